@@ -17,7 +17,7 @@ from tests.broker.disk_machine import Machine
 
 from small_stores import SMALL, all_records, flush, open_store
 from sparrowmq.broker import queue_lock_file
-from sparrowmq.broker.audit_log import AuditRecord, AuditTable
+from sparrowmq.broker.audit_log import AuditTable
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
 from sparrowmq.broker.config_saving import (
     AUDIT_FILE,
@@ -43,6 +43,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.nameserver.name_server import KVConfig
 from sparrowmq.nameserver.server import KV_CONFIG_FILE
 from sparrowmq.protocol.bodies import (
+    AuditRecord,
     ConsumerOffsetTable,
     DelayOffsetTable,
     GroupPlan,

@@ -16,6 +16,7 @@ from gate import access, connections, disk, files, frames, kills, members, parts
 from gate.consumption import Consumption
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
+from gate.server import Server
 from waiting import wait_until
 
 PLACE = ("T", 0)
@@ -171,7 +172,7 @@ def test_mistakes_of_a_broker_that_is_killed_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(MISTAKES)
-    monkeypatch.setattr(kills, "Server", partial(kills.Server, source=tmp_path))
+    monkeypatch.setattr(kills, "Server", partial(Server, source=tmp_path))
 
     figures = kills.run(3, seed=1, data=tmp_path / "data")
 

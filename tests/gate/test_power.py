@@ -14,10 +14,10 @@ from sparrowmq.broker.config_saving import ConfigSaving
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.pending_replies import PendingReplies
 from sparrowmq.broker.plan_register import PlanRegister
+from sparrowmq.broker.processors import transaction
 from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.broker.request_modes import RequestModes
 from sparrowmq.broker.state import BrokerState
-from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.simulation.faulty_disk import SimulatedFile
 from sparrowmq.store.journal import Journal
 
@@ -63,8 +63,12 @@ def never_before(*_: Any, **__: Any) -> bool:
     return False
 
 
-def never_committed(_: TransactionChecks, __: int) -> bool:
-    return False
+def commit_twice(put: Callable[..., Any]) -> Callable[..., Any]:
+    def twice(*arguments: Any) -> Any:
+        put(*arguments)
+        return put(*arguments)
+
+    return twice
 
 
 def forget(*_: Any, **__: Any) -> None: ...
@@ -89,13 +93,18 @@ def all_due(load: Callable[..., None]) -> Callable[..., None]:
     ("place", "name", "mistake", "seen"),
     [
         (SimulatedFile, "sync", without_sync, "StoreError"),
-        (PendingReplies, "add", answer_at_once, "is lost"),
+        (PendingReplies, "add", answer_at_once, "is lost|offset .* twice"),
         (BrokerState, "after_journal", say_at_once, "topics|is locked for"),
         (BrokerState, "round_of_topic", count_on_topics, "are gone"),
         (Journal, "append", append_nothing, "topics|is locked for"),
         (QueueLockTable, "restore", forget_locks, "is locked for|has lost"),
         (delivered_before.DeliveredBefore, "has", never_before, "is there twice"),
-        (TransactionChecks, "is_committed", never_committed, "half .* is there twice"),
+        (
+            transaction,
+            "_put_committed",
+            commit_twice(transaction._put_committed),
+            "half .* is there twice",
+        ),
         (RequestModes, "replay", forget, "modes .* and not"),
         (PlanRegister, "restore", forget, "plan None, and not"),
         (ConfigSaving, "save_work", nothing_to_save, "was confirmed long ago"),
@@ -106,7 +115,7 @@ def all_due(load: Callable[..., None]) -> Callable[..., None]:
 def test_mistake_is_seen(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    place: type,
+    place: Any,
     name: str,
     mistake: Any,
     seen: str,

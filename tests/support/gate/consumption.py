@@ -51,6 +51,11 @@ class Consumption:
         # By queue, the member that has the lock, and when it got it.
         self._locks: dict[int, tuple[str, float]] = {}
 
+    @property
+    def in_flight_count(self) -> int:
+        """How many messages were popped, and not acknowledged yet."""
+        return len(self._hidden_until_ms.keys() - self._done)
+
     # --- turns ------------------------------------------------------------------------------
 
     def commit_offset(self, connection: wire.Connection, _sender: str, number: int) -> None:

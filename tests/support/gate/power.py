@@ -155,6 +155,8 @@ class Promises:
         self._modes: dict[str, int] = {}
         # The plan of the locked group; whether another one was asked for without an answer.
         self._plan: GroupPlan | None = None
+        # Half messages of which a cut took an end's answer: they may be ended, and stored, again.
+        self._ended_in_doubt: set[bytes] = set()
         self._is_plan_open = False
         self._steps: tuple[Callable[[Powered], object], ...] = (
             self._send,
@@ -436,14 +438,18 @@ class Promises:
         self._plan, self._is_plan_open = plan, False
 
     def _check_messages(self, life: Powered) -> None:
-        ended = {key: t.end for key, t in self.producer.transactions.items() if t.is_confirmed}
+        transactions = self.producer.transactions.items()
+        ended = {key: t.end for key, t in transactions if t.is_confirmed}
+        self._ended_in_doubt |= {
+            key.encode() for key, t in transactions if t.end is not None and not t.is_confirmed
+        }
         for topic in sorted({*self._made, DEAD_LETTERS}):
             seen: set[bytes] = set()
             for record in life.records(topic):
                 body = record.body.rstrip(b"\0")
                 # A dead letter comes twice if the power goes before the pop log has the first.
-                is_double = body in seen and topic != DEAD_LETTERS
-                assert not is_double, f"{body!r} is there twice, in {topic}"
+                may_be_double = topic == DEAD_LETTERS or body in self._ended_in_doubt
+                assert may_be_double or body not in seen, f"{body!r} is there twice, in {topic}"
                 seen.add(body)
                 early_ms = self._due_ms.get((topic, record.body), 0) - record.store_timestamp_ms
                 assert early_ms <= 0, f"{body!r} came {early_ms} ms early to {topic}"

@@ -210,11 +210,11 @@ ROWS = (
         (
             "Wherever the power goes, what a broker confirmed holds: single messages, batches, "
             "delayed, timed, recalled, sent back, transactions, pops, offsets of more than 2 s "
-            "ago, locks, plans, topics, groups, request modes; no message is stored twice, dead "
-            "letters of popped ones apart, nor early",
+            "ago, locks, plans, topics, groups, request modes; no message is stored early, nor "
+            "twice, but for dead letters of pops and transactions whose end was not answered",
             "无论何时断电，broker 已确认的都成立：单条、批量、延迟、定时、撤回、回退、事务、pop、"
             "2 秒之前提交的 offset、锁、分配计划、topic、消费者组、请求模式；"
-            "除已 pop 消息的死信外消息不重复存储，均不提前",
+            "消息不提前；除已 pop 消息的死信与结束请求未获应答的事务外，不重复存储",
         ),
         "python -m gate.power --cuts {count}",
         _cut,
