@@ -363,6 +363,22 @@ def test_kills_of_members_that_had_nothing_prove_nothing() -> None:
     assert members.find_failures(4, 2) == ["2 of 4 members had consumed anything"]
 
 
+LATE_COMMITS = """
+from sparrowmq.membership import member
+member.commit_wait_ms = lambda *_, **__: 60_000
+"""
+
+
+@pytest.mark.slow
+def test_members_that_commit_late_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "MEMBER", LATE_COMMITS + members.MEMBER)
+
+    figures = members.run(2, seed=1, directory=tmp_path)
+
+    assert figures["broken"].keys() == {"again, and consumed long before the kill"}
+
+
+@pytest.mark.slow
 def test_group_that_consumes_nothing_between_two_kills_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
