@@ -64,6 +64,8 @@ from sparrowmq.store.clean_stop import STOP_PATH
 from sparrowmq.store.config_file import read_config, write_config
 from sparrowmq.store.journal import Journal
 
+pytestmark = pytest.mark.slow
+
 # Of longer files, only each seventh byte is damaged.
 WHOLE_BYTES_MAX = 400
 HOST = encode_host("10.0.0.1:1")

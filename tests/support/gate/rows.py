@@ -98,8 +98,8 @@ def _connected(figures: Any) -> str:
 @_of_json
 def _upgraded(figures: Any) -> str:
     return (
-        f"from {figures['from']} and back: {sum(figures['acknowledged'].values()):,} messages "
-        f"acknowledged, {figures['consumed']:,} consumed, {sum(figures['broken'].values())} "
+        f"from {figures['from']} and back: {sum(figures['acknowledged'].values()):,} "
+        f"confirmed, {figures['consumed']:,} consumed, {sum(figures['broken'].values())} "
         f"broken; {figures['twice_by_older']} twice by members of {figures['from']} after a restart"
     )
 
@@ -362,11 +362,14 @@ ROWS = (
     Row(
         "upgrade",
         (
-            "A store and a group go on under a newer version and back under the older one, members "
-            "of both in one group: no message is lost or moved, and none consumed twice where a "
-            "member of this version takes part",
-            "存储与消费者组可升级到新版本再退回旧版本，同一组内新旧成员并存："
-            "消息不丢失、不移位；凡有本版本成员参与，均不重复消费",
+            "A store and a group go on under a newer version, also after a kill of the older one, "
+            "and back under the older one after a clean stop, members of both in one group: no "
+            "message is lost, moved or stored twice, also delayed, timed, half and popped ones "
+            "that wait meanwhile, and none consumed twice where a member of this version takes "
+            "part",
+            "存储与消费者组可升级到新版本（旧版本被 kill 亦可），正常停止后可退回旧版本，"
+            "同一组内新旧成员并存：消息（含其间等待的延迟、定时、半消息与已 pop 的消息）"
+            "不丢失、不移位、不重复存储；凡有本版本成员参与，均不重复消费",
         ),
         "python -m gate.upgrade",
         _upgraded,
