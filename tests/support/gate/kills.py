@@ -43,8 +43,6 @@ ACKNOWLEDGED_MIN = 30
 LOAD_S_MAX = 60
 # How long a start may take on average.
 MEAN_START_S_MAX = 1.0
-# So many kills come once offsets are so old that they must be kept.
-_OLD_OFFSETS_EVERY = 12
 PLAIN, BATCHED, LATER, HALF = "plain", "batched", "later", "half"
 RETRY = "%RETRY%GID_gate"
 # What is in the store before the first kill.
@@ -300,7 +298,8 @@ def run(
             load.start()
             # The moment of the kill is what is drawn, so a time it is.
             time.sleep(choice.uniform(0.05, 1.0))
-            if cycle % _OLD_OFFSETS_EVERY == 1:
+            if cycle % PART == 1:
+                # The offsets of this load must be kept: they are old enough.
                 time.sleep(OFFSETS_S)
             while (
                 ledger.acknowledged.total() < aim
