@@ -78,7 +78,9 @@ class Consumption:
             offset = int(answer.fields["queueOffset"])
             self._ledger.place(POPPED, 0, offset, [body], "to be popped")
         for turn in range(_POPS_PER_TURN):
-            self._pop(connection, is_left=(number + turn) % _ACKNOWLEDGED_OF == 0)
+            # The first of a sender are acknowledged: left after each kill, the oldest message would
+            # become a dead letter.
+            self._pop(connection, is_left=(number + turn + 1) % _ACKNOWLEDGED_OF == 0)
         time.sleep(_PAUSE_S)
 
     def lock(self, client: str, connection: wire.Connection, number: int) -> None:
