@@ -13,8 +13,10 @@ import pytest
 
 from gate import __main__ as gate
 from gate import disk, files, kills, members, parts, simulation, wire
+from gate.consumption import Consumption
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
+from gate.server import Server
 from sparrowmq.simulation.run import SITUATIONS
 from waiting import wait_until
 
@@ -63,6 +65,76 @@ def test_ledger_finds_what_is_lost_moved_doubled_or_out_of_order(
     assert broken(ledger) == expected
 
 
+def test_ledger_finds_doubles_of_all_kinds_and_what_comes_early() -> None:
+    ledger = Ledger()
+    ledger.owe("T", b"late", "delayed", due_ms=2_000)
+    for offset, stored_ms in enumerate((1_999, 2_000)):
+        ledger.read(PLACE, record(offset, b"late")._replace(stored_ms=stored_ms))
+
+    assert broken(ledger) == {"early": 1, "twice": 1}
+
+
+@pytest.mark.parametrize(
+    ("again", "expected"),
+    [
+        ([record(0, b"a"), record(1, b"b")], {}),
+        ([record(0, b"a"), record(1, b"c")], {"changed since it was read": 1}),
+        (
+            [record(0, b"a"), record(1, b"b")._replace(position=7)],
+            {"changed since it was read": 1},
+        ),
+        (
+            [record(0, b"a")],
+            {"changed since it was read": 1, "other messages than were read": 1},
+        ),
+        (
+            [record(0, b"a"), record(1, b"b"), record(2, b"c")],
+            {"other messages than were read": 1},
+        ),
+    ],
+    ids=["as before", "body", "position", "gone", "more"],
+)
+def test_ledger_finds_what_has_changed_since_it_was_read(
+    again: list[wire.Record], expected: dict[str, int]
+) -> None:
+    ledger = Ledger()
+    for offset, body in enumerate((b"a", b"b")):
+        ledger.read(PLACE, record(offset, body))
+    ledger.read_again(PLACE, again)
+
+    assert broken(ledger) == expected
+
+
+def test_popped_message_comes_neither_early_nor_after_its_acknowledgement() -> None:
+    ledger = Ledger()
+    consumption = Consumption(ledger, "T", 1)
+
+    def pop(offset: int, at_ms: int) -> None:
+        fields = {"popTime": f"{at_ms}", "invisibleTime": "1000"}
+        consumption.note_popped(offset, wire.Answer(0, "", fields, b""))
+
+    pop(0, 5_000)
+    pop(0, 6_000)
+    consumption.note_done(0)
+    assert ledger.broken == {}
+    pop(0, 7_000)
+    pop(1, 5_000)
+    pop(1, 5_999)
+
+    assert ledger.broken == {"popped after its acknowledgement": 1, "popped early": 1}
+
+
+def test_kills_that_lack_a_kind_or_start_slowly_prove_nothing() -> None:
+    acknowledged = dict.fromkeys(kills.KINDS, 1)
+
+    def failures(starts_s: list[float], **changed: int) -> list[str]:
+        return kills.find_failures({"acknowledged": acknowledged | changed, "starts_s": starts_s})
+
+    assert failures([0.5, 1.4]) == []
+    assert failures([0.5, 1.6]) == ["starts of 1.05 s on average, over 1.0 s"]
+    assert failures([0.5], **{"at a time": 0}) == ["nothing of: at a time"]
+
+
 def test_ledger_finds_what_never_came_and_what_should_not_have_come() -> None:
     ledger = Ledger()
     ledger.owe("T", b"late", "delayed")
@@ -78,6 +150,35 @@ def test_broker_that_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> Non
 
     assert figures["broken"] == {}, figures["examples"]
     assert sum(figures["acknowledged"].values()) >= 2 * kills.ACKNOWLEDGED_MIN
+
+
+MISTAKES = f"""
+import sys
+sys.path.append({str(gate.ROOT / "src")!r})
+from sparrowmq.broker import delivered_before, queue_lock_table, timer_messages
+from sparrowmq.broker.config_saving import ConfigSaving
+from sparrowmq.broker.processors import pop
+
+slot_of = timer_messages._slot
+delivered_before.DeliveredBefore.has = lambda *_, **__: False
+queue_lock_table.QueueLockTable.restore = lambda *_, **__: None
+timer_messages._slot = lambda due_ms: slot_of(due_ms) - 5
+ConfigSaving.save_work = lambda *_, **__: None
+pop.decode_pop_changes = lambda *_: []
+"""
+
+
+@pytest.mark.slow
+def test_mistakes_of_a_broker_that_is_killed_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(MISTAKES)
+    monkeypatch.setattr(kills, "Server", partial(Server, source=tmp_path))
+
+    figures = kills.run(3, seed=1, data=tmp_path / "data")
+
+    seen = {"twice", "early", "offset behind", "lock lost", "popped after its acknowledgement"}
+    assert seen <= set(figures["broken"])
 
 
 @pytest.mark.slow
@@ -181,10 +282,16 @@ def line(pid: int, offset: int, time_s: float) -> members.Line:
     [
         pytest.param([line(1, 0, 1), line(2, 1, 2), line(2, 2, 3)], {}, {}, id="each once"),
         pytest.param(
-            [line(1, 0, 1), line(1, 1, 2), line(2, 1, 6), line(2, 2, 7)],
+            [line(1, 0, 1), line(1, 1, 4), line(2, 1, 6), line(2, 2, 7)],
             {},
             {1: 1},
             id="again after the kill",
+        ),
+        pytest.param(
+            [line(1, 0, 1), line(1, 1, 3.9), line(2, 1, 6), line(2, 2, 7)],
+            {"again, and consumed long before the kill": 1},
+            {1: 1},
+            id="again though it must have been committed",
         ),
         pytest.param(
             [line(1, 0, 1), line(2, 0, 4), line(2, 1, 6), line(2, 2, 7)],
@@ -193,7 +300,7 @@ def line(pid: int, offset: int, time_s: float) -> members.Line:
             id="twice before the kill",
         ),
         pytest.param(
-            [line(1, 0, 1), line(2, 0, 6), line(3, 0, 7), line(3, 1, 8), line(3, 2, 9)],
+            [line(1, 0, 4), line(2, 0, 6), line(3, 0, 7), line(3, 1, 8), line(3, 2, 9)],
             {"twice, though the former member lives": 1},
             {1: 1},
             id="twice by two that live",
@@ -223,6 +330,39 @@ def test_longest_pause_is_that_of_any_queue_until_the_end() -> None:
 
     assert members.longest_pause_s(lines, 1, 3.6) == pytest.approx(1.5)
     assert members.longest_pause_s(lines, 1, 9) == pytest.approx(5.5)
+
+
+def test_kills_of_members_that_had_nothing_prove_nothing() -> None:
+    assert members.find_failures(4, 3) == []
+    assert members.find_failures(4, 2) == ["2 of 4 members had consumed anything"]
+
+
+LATE_COMMITS = """
+from sparrowmq.membership import member
+member.commit_wait_ms = lambda *_, **__: 60_000
+"""
+
+
+@pytest.mark.slow
+def test_members_that_commit_late_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "MEMBER", LATE_COMMITS + members.MEMBER)
+
+    figures = members.run(2, seed=1, directory=tmp_path)
+
+    assert figures["broken"].keys() == {"again, and consumed long before the kill"}
+
+
+@pytest.mark.slow
+def test_group_that_consumes_nothing_between_two_kills_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = members.MEMBER.replace("os.write(output, text.encode())", "pass")
+    monkeypatch.setattr(members, "MEMBER", silent)
+    monkeypatch.setattr(members, "WAIT_S_MAX", 0.2)
+
+    figures = members.run(1, seed=1, directory=tmp_path)
+
+    assert "too little for a kill: consumed: 0" in figures["examples"]
 
 
 def test_members_that_are_killed_lose_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Read and write the broker's configuration on a disk, as `config_saving` decides.
 
-Tests: test_config_saving.py.
+Tests: test_config_saving.py, test_file_damage.py.
 """
 
 from __future__ import annotations

@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from gate import wire
-from gate.kills import BATCHED, HALF, LATER, PLAIN, QUEUES, SETTLE_S_MAX, Load, compare
+from gate.kills import (
+    BATCHED,
+    HALF,
+    LATER,
+    PLAIN,
+    QUEUES,
+    SETTLE_S_MAX,
+    Load,
+    compare,
+    unique_id,
+)
 from gate.ledger import Ledger
 from gate.server import Server
 
@@ -55,7 +65,8 @@ class MixedLoad(Load):
 
     def _send_timed(self, connection: wire.Connection, sender: str, number: int) -> None:
         body = f"{sender}-{number}".encode()
-        fields = wire.send_fields(LATER, 0, {"TIMER_DELAY_MS": "1500"})
+        properties = {"TIMER_DELAY_MS": "1500", "UNIQ_KEY": unique_id(body)}
+        fields = wire.send_fields(LATER, 0, properties)
         if self._acknowledged(connection.call(wire.SEND_MESSAGE_V2, fields, body)):
             self._ledger.owe(LATER, body, "at a time")
 

@@ -18,8 +18,11 @@ SEND_BATCH = 320
 PULL_MESSAGE = 11
 CREATE_TOPIC = 17
 GET_MAX_OFFSET = 30
+HEARTBEAT = 34
 SEND_BACK = 36
 END_TRANSACTION = 37
+LOCK = 41
+UNLOCK = 42
 GET_ALL_TOPICS = 206
 QUERY_OFFSET = 14
 COMMIT_OFFSET = 15
@@ -47,13 +50,14 @@ class Answer(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A message as a broker keeps it."""
+    """A message as a broker keeps it; `stored_ms` is when it was stored, by the broker's clock."""
 
     queue_id: int
     offset: int
     position: int
     body: bytes
     properties: Mapping[str, str]
+    stored_ms: int = 0
 
 
 class Connection:
@@ -218,5 +222,5 @@ def decode(data: bytes) -> Iterator[Record]:
         properties_begin = topic_begin + 1 + data[topic_begin] + 2
         text = data[properties_begin : begin + size].decode()
         pairs = (each.split("\1", 1) for each in text.split("\2") if "\1" in each)
-        yield Record(found[3], found[5], found[6], body, dict(pairs))
+        yield Record(found[3], found[5], found[6], body, dict(pairs), found[10])
         begin += size
