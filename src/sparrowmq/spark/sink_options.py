@@ -103,7 +103,11 @@ SINK_COLUMNS: tuple[SinkColumn, ...] = (
     SinkColumn("topic", ("string",), "the topic; a null stands for option topic"),
     SinkColumn("tags", ("string",), "the tag"),
     SinkColumn("keys", ("string", "array<string>"), "the keys; a string joins them by blanks"),
-    SinkColumn("properties", ("map<string,string>",), "the user's own properties"),
+    SinkColumn(
+        "properties",
+        ("map<string,string>",),
+        "the user's own properties; RocketMQ carries none with an empty name or value",
+    ),
     SinkColumn("shardingKey", ("string",), "rows of one key go to one queue, in their order"),
     SinkColumn("queueId", ("int",), "the queue; needs brokerName, and overrides shardingKey"),
     SinkColumn("brokerName", ("string",), "the broker of queueId"),

@@ -46,7 +46,10 @@ def run_parts(
                 if is_passed(results[name]):
                     done[name] = results[name]
                     if notes is not None:
-                        notes.write_text(json.dumps(done))
+                        # Whole, whenever the proof is stopped.
+                        written = notes.with_suffix(".new")
+                        written.write_text(json.dumps(done))
+                        written.replace(notes)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
