@@ -215,17 +215,23 @@ def test_send_that_fails_everywhere_names_the_brokers_and_what_to_try(
     assert isinstance(caught.value.__cause__, ConnectFailed)
 
 
-def test_no_attempt_begins_after_the_timeout(play: Callable[[Handler], Play]) -> None:
-    servers = Servers("a")
+def play_without_answers(play: Callable[[Handler], Play], *names: str, wait_ms: int) -> Play:
+    """Play brokers that answer no send, which is found after a time."""
+    servers = Servers(*names)
     driver = play(servers)
 
-    def slow(address: str, request: RemotingCommand) -> RemotingCommand:
+    def keep_silent(address: str, request: RemotingCommand) -> RemotingCommand:
         if request.code in SENDS:
-            driver.now_ms += 3_000
+            driver.now_ms += wait_ms
             raise InvokeTimeout("no answer", address=address)
         return servers(address, request)
 
-    driver.handler = slow
+    driver.handler = keep_silent
+    return driver
+
+
+def test_no_attempt_begins_after_the_timeout(play: Callable[[Handler], Play]) -> None:
+    driver = play_without_answers(play, "a", wait_ms=3_000)
     with pytest.raises(SendFailed) as caught:
         driver(send(make_publisher(), Message("T", b"x")))
 
@@ -235,16 +241,7 @@ def test_no_attempt_begins_after_the_timeout(play: Callable[[Handler], Play]) ->
 def test_an_attempt_waits_for_what_is_left_of_the_timeout(
     play: Callable[[Handler], Play],
 ) -> None:
-    servers = Servers("a", "b")
-    driver = play(servers)
-
-    def slow(address: str, request: RemotingCommand) -> RemotingCommand:
-        if request.code in SENDS:
-            driver.now_ms += 2_000
-            raise InvokeTimeout("no answer", address=address)
-        return servers(address, request)
-
-    driver.handler = slow
+    driver = play_without_answers(play, "a", "b", wait_ms=2_000)
     with pytest.raises(SendFailed):
         driver(send(make_publisher(send_timeout_ms=3_000), Message("T", b"x")))
 

@@ -16,16 +16,16 @@ import resource
 import select
 import socket
 import ssl
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from certificates import Certificates
 from gate import wire
 from gate.frames import DESCRIPTORS_MAX, GROWTH_MB_MAX, wait_for_descriptors
 from gate.server import Server
@@ -318,13 +318,14 @@ class Filled:
 
 def run(count: int, *, data: Path, pull_ms: int = PULL_MS) -> dict[str, Any]:
     """Show servers each kind of connections; return the figures."""
-    certificate, key = make_certificate(data.parent)
-    tls = ("--tls-cert", str(certificate), "--tls-key", str(key))
+    certificates = Certificates(data.parent)
+    made = certificates.server
+    tls = ("--tls-cert", str(made.path), "--tls-key", str(made.key))
     servers = (
         Filled(Server(data, "--flush", "async"), None),
         Filled(
             Server(data.with_name("tls"), "--flush", "async", *tls),
-            ssl.create_default_context(cafile=str(certificate)),
+            ssl.create_default_context(cafile=str(certificates.ca.path)),
         ),
     )
     found = Found()
@@ -354,19 +355,6 @@ def run(count: int, *, data: Path, pull_ms: int = PULL_MS) -> dict[str, Any]:
         "growth_mb": max(growths_mb),
         "descriptors_left": left,
     }
-
-
-def make_certificate(directory: Path) -> Sequence[Path]:
-    """Make a certificate of the loopback and its key by the openssl command."""
-    certificate, key = directory / "gate.pem", directory / "gate.key"
-    command = [
-        *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-        *("-nodes", "-days", "2", "-subj", "/CN=gate", "-addext", "subjectAltName=IP:127.0.0.1"),
-        *("-addext", "keyUsage=critical,digitalSignature,keyCertSign"),
-        *("-keyout", str(key), "-out", str(certificate)),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
 
 
 def is_kept(figures: dict[str, Any]) -> bool:

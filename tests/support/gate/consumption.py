@@ -113,9 +113,8 @@ class Consumption:
             old = max((at for at_s, at in commits if at_s <= killed_s - OFFSETS_S), default=0)
             if old > self._kept[queue_id]:
                 self._ledger.acknowledged["offsets to be kept"] += 1
-            text = f"queue {queue_id} at {found}"
-            if found < max(old, self._kept[queue_id]):
-                kept = max(old, self._kept[queue_id])
+            text, kept = f"queue {queue_id} at {found}", max(old, self._kept[queue_id])
+            if found < kept:
                 self._ledger.note("offset behind", f"{text}, where {kept} was confirmed long ago")
             if found > self._asked[queue_id]:
                 self._ledger.note(
@@ -160,16 +159,7 @@ class Consumption:
 
     def _pop(self, connection: wire.Connection, *, is_left: bool) -> bool:
         """Pop a message; acknowledge it unless it is to be left. Returns: whether one came."""
-        fields = {
-            "consumerGroup": GROUP,
-            "topic": POPPED,
-            "queueId": 0,
-            "maxMsgNums": 1,
-            "invisibleTime": INVISIBLE_MS,
-            "pollTime": 0,
-            "bornTime": round(time.time() * 1000),
-            "initMode": 0,
-        }
+        fields = wire.pop_fields(GROUP, POPPED, invisible_ms=INVISIBLE_MS)
         answer = connection.call(wire.POP, fields)
         if answer.code:
             return False
@@ -191,11 +181,9 @@ class Consumption:
         self._hidden_until_ms[offset] = popped_ms + int(answer.fields["invisibleTime"])
 
     def _acknowledge(self, connection: wire.Connection, offset: int, popped: wire.Answer) -> None:
-        times = (popped.fields[name] for name in ("popTime", "invisibleTime", "reviveQid"))
-        handle = " ".join((f"{offset}", *times, "0 broker-a 0", f"{offset}"))
-        fields = {"consumerGroup": GROUP, "topic": POPPED, "queueId": 0}
+        fields = wire.acknowledge_fields(GROUP, POPPED, offset, popped)
         self._in_doubt.add(offset)
-        answer = connection.call(wire.ACKNOWLEDGE, fields | {"extraInfo": handle, "offset": offset})
+        answer = connection.call(wire.ACKNOWLEDGE, fields)
         if answer.code == 0:
             self.note_done(offset)
         # An acknowledgement that was refused has ended nothing.

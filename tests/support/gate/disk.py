@@ -32,7 +32,6 @@ from gate.kills import (
     SETTLE_S_MAX,
     Load,
     compare,
-    unique_id,
 )
 from gate.ledger import Ledger
 from gate.server import Server
@@ -63,13 +62,6 @@ class MixedLoad(Load):
     def _turns(self) -> list[Callable[[wire.Connection, str, int], None]]:
         return [*super()._turns(), self._send_timed, self._commit_offset, self._pop]
 
-    def _send_timed(self, connection: wire.Connection, sender: str, number: int) -> None:
-        body = f"{sender}-{number}".encode()
-        properties = {"TIMER_DELAY_MS": "1500", "UNIQ_KEY": unique_id(body)}
-        fields = wire.send_fields(LATER, 0, properties)
-        if self._acknowledged(connection.call(wire.SEND_MESSAGE_V2, fields, body)):
-            self._ledger.owe(LATER, body, "at a time")
-
     def _commit_offset(self, connection: wire.Connection, _sender: str, number: int) -> None:
         end = wire.max_offset(connection, PLAIN, number % QUEUES)
         fields = {"consumerGroup": GROUP, "topic": PLAIN, "queueId": number % QUEUES}
@@ -82,23 +74,11 @@ class MixedLoad(Load):
         body = f"{sender} {number}".encode()
         fields = wire.send_fields(POPPED, 0, {})
         self._acknowledged(connection.call(wire.SEND_MESSAGE_V2, fields, body))
-        fields = {
-            "consumerGroup": GROUP,
-            "topic": POPPED,
-            "queueId": 0,
-            "maxMsgNums": 1,
-            "invisibleTime": _INVISIBLE_MS,
-            "pollTime": 0,
-            "bornTime": round(time.time() * 1000),
-            "initMode": 0,
-        }
+        fields = wire.pop_fields(GROUP, POPPED, invisible_ms=_INVISIBLE_MS)
         popped = connection.call(wire.POP, fields)
         for record in wire.decode(popped.body) if popped.code == 0 else ():
             self._state.popped(record.offset)
-            times = (popped.fields[name] for name in ("popTime", "invisibleTime", "reviveQid"))
-            handle = " ".join((f"{record.offset}", *times, "0 broker-a 0", f"{record.offset}"))
-            fields = {"consumerGroup": GROUP, "topic": POPPED, "queueId": 0}
-            fields |= {"extraInfo": handle, "offset": record.offset}
+            fields = wire.acknowledge_fields(GROUP, POPPED, record.offset, popped)
             if connection.call(wire.ACKNOWLEDGE, fields).code == 0:
                 self._state.done.add(record.offset)
 

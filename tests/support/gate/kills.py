@@ -141,6 +141,13 @@ class Load:
         if self._acknowledged(connection.call(wire.SEND_MESSAGE_V2, fields, body)):
             self._ledger.owe(LATER, body, "delayed", due_ms=due_ms)
 
+    def _send_timed(self, connection: wire.Connection, sender: str, number: int) -> None:
+        body, due_ms = f"{sender}-{number}".encode(), _from_now_ms(_TIMED_MS)
+        properties = {"TIMER_DELAY_MS": f"{_TIMED_MS}", "UNIQ_KEY": unique_id(body)}
+        fields = wire.send_fields(LATER, 2, properties)
+        if self._acknowledged(connection.call(wire.SEND_MESSAGE_V2, fields, body)):
+            self._ledger.owe(LATER, body, "at a time", due_ms=due_ms)
+
     def _send_back(self, connection: wire.Connection, body: bytes) -> None:
         fields = wire.send_fields(LATER, 1, {"UNIQ_KEY": unique_id(body)})
         answer = connection.call(wire.SEND_MESSAGE_V2, fields, body)
@@ -202,13 +209,6 @@ class LoadWithConsumers(Load):
             self._consumption.pop,
             *(partial(self._lock, client) for client in CLIENTS),
         ]
-
-    def _send_timed(self, connection: wire.Connection, sender: str, number: int) -> None:
-        body, due_ms = f"{sender}-{number}".encode(), _from_now_ms(_TIMED_MS)
-        properties = {"TIMER_DELAY_MS": f"{_TIMED_MS}", "UNIQ_KEY": unique_id(body)}
-        fields = wire.send_fields(LATER, 2, properties)
-        if self._acknowledged(connection.call(wire.SEND_MESSAGE_V2, fields, body)):
-            self._ledger.owe(LATER, body, "at a time", due_ms=due_ms)
 
     def _lock(self, client: str, connection: wire.Connection, _sender: str, number: int) -> None:
         self._consumption.lock(client, connection, number)

@@ -274,11 +274,7 @@ def reach(count_now: Callable[[], int], wanted: int) -> int:
 
 def wait_for_all(output: Path, count: int) -> None:
     """Wait until a group has consumed so many messages, or for `WAIT_S_MAX`."""
-    deadline_s = time.monotonic() + WAIT_S_MAX
-    while time.monotonic() < deadline_s:
-        if len({(line.queue_id, line.offset) for line in read_lines(output)}) >= count:
-            return
-        time.sleep(0.1)
+    reach(lambda: len({(line.queue_id, line.offset) for line in read_lines(output)}), count)
 
 
 def run_part(part: tuple[int, int]) -> dict[str, Any]:

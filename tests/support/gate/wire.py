@@ -9,6 +9,7 @@ import json
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any, NamedTuple
@@ -189,6 +190,28 @@ def pull_fields(topic: str, queue_id: int, offset: int, *, wait_ms: int = 0) -> 
         "subscription": "*",
         "subVersion": 0,
     }
+
+
+def pop_fields(group: str, topic: str, *, invisible_ms: int) -> dict[str, Any]:
+    """Return the fields of POP_MESSAGE for one message of the first queue, without a wait."""
+    return {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": 0,
+        "maxMsgNums": 1,
+        "invisibleTime": invisible_ms,
+        "pollTime": 0,
+        "bornTime": round(time.time() * 1000),
+        "initMode": 0,
+    }
+
+
+def acknowledge_fields(group: str, topic: str, offset: int, popped: Answer) -> dict[str, Any]:
+    """Return the fields of ACK_MESSAGE for a message of the first queue, by the pop's answer."""
+    times = (popped.fields[name] for name in ("popTime", "invisibleTime", "reviveQid"))
+    handle = " ".join((f"{offset}", *times, "0 broker-a 0", f"{offset}"))
+    fields = {"consumerGroup": group, "topic": topic, "queueId": 0}
+    return fields | {"extraInfo": handle, "offset": offset}
 
 
 def read_queue(
