@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
+import ports
 from frame_server import FrameServer, Handler, echo
 from harness import Harness
 
@@ -74,6 +74,4 @@ def driver(make_driver: Callable[..., Harness]) -> Harness:
 @pytest.fixture
 def free_port() -> int:
     """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-    return port
+    return ports.free_port()

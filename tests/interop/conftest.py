@@ -11,10 +11,8 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -29,6 +27,7 @@ from typing import Any
 
 import pytest
 
+from ports import free_port
 from sparrowmq import Admin
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.client.directory_setup import make_directory
@@ -546,24 +545,6 @@ class Checks:
     def kill(self) -> None:
         for lines in self._running.values():
             lines.kill()
-
-
-def free_port(*neighbours: int) -> int:
-    """Return a port that is free now, as are its neighbours at these distances.
-
-    It lies below those that connections are given, one of which might have it before a JVM is up.
-    """
-    dice = random.SystemRandom()
-    for _ in range(100):
-        port = dice.randrange(20_000, 32_000)
-        try:
-            for distance in (0, *neighbours):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port + distance))
-        except OSError:
-            continue
-        return port
-    raise AssertionError("no free port with free neighbours")
 
 
 def find_tool(name: str) -> str:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ports import free_ports
+
 SOURCE = Path(__file__).parents[3] / "src"
 # What a server may serve beside the two remoting ports, and the options that name the ports.
 MORE_PORTS = {
@@ -84,7 +86,8 @@ class Server:
         taken_s = time.monotonic() - begun
         if not line.startswith("ready") or taken_s > START_S_MAX:
             self.kill()
-            raise RuntimeError(f"no start: {line!r} after {taken_s:.1f} s; see {self._log}")
+            told = self._log.read_text(errors="replace").splitlines()[-1:]
+            raise RuntimeError(f"no start: {line!r} after {taken_s:.1f} s; {self._log}: {told}")
         for name in {"page", "exporter"} & self.ports.keys():
             self._await(name, begun + START_S_MAX)
         return taken_s
@@ -149,12 +152,3 @@ def _memory_mb(pid: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise RuntimeError(f"no memory of {pid}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback that nobody has now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
