@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: help setup demo test test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare gate interop interop-clients interop-suite interop-peers interop-smoke soak soak-spark lock try-wheel audit sbom clean
+.PHONY: help setup demo test long planted test-pythons coverage simulate fuzz check format generate docs screens speedups bench bench-compare gate interop interop-clients interop-suite interop-peers interop-smoke soak soak-spark lock try-wheel audit sbom clean
 
 setup: $(VENV)/ready $(VENV)/speedups ## make .venv with everything that the targets need
 
@@ -68,8 +68,17 @@ demo: $(VENV)/demo ## run the main job on 336,776 flights; the report is demo-ou
 # ORDER="-p no:randomly" keeps the order of the files, ORDER=--randomly-seed=4711 repeats another.
 WORKERS ?= -n 5
 ORDER ?=
-test: setup $(VENV)/spark-classes.jsa ## run the tests, except those against Apache RocketMQ
-	$(BIN)/python -m pytest -m "not interop" --dist loadgroup $(WORKERS) $(ORDER)
+test: setup $(VENV)/spark-classes.jsa ## run the tests, except those of interop, long and planted
+	$(BIN)/python -m pytest -m "not interop and not long and not planted" --dist loadgroup $(WORKERS) $(ORDER)
+
+# Left out of `make test`, run by continuous integration and the gate: each takes ten seconds of the
+# processor and more.
+long: setup ## run the tests that compute longest: seeds of the simulation, power cuts, the site
+	$(BIN)/python -m pytest -m long --dist loadfile $(WORKERS) $(ORDER)
+
+# Left out of `make test`, run by continuous integration and the gate: proofs of the proofs.
+planted: setup ## plant mistakes, each of which the simulation or a test must find
+	$(BIN)/python -m pytest -m planted $(WORKERS) $(ORDER)
 
 # With it each JVM of Spark that the tests start takes half the processor time to start.
 $(VENV)/spark-classes.jsa: $(VENV)/ready
@@ -83,10 +92,10 @@ test-pythons: $(VENV)/uv ## run the tests with each of PYTHONS="3.11 3.12 3.13 3
 	  $(MAKE) test VENV=.cache/pythons/$$each PYTHON="$$found" || failed="$$failed $$each"; \
 	done; [ -z "$$failed" ] || { echo "tests failed, or no such Python:$$failed"; exit 1; }
 
-# Half as slow again as `make test`. What processes that are killed have run is not counted.
+# Half as slow again as `make test long`. What processes that are killed have run is not counted.
 coverage: setup ## run the tests, list the lines and branches that they miss, and fail below the floor
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not interop" -p no:randomly
+	$(BIN)/coverage run -m pytest -m "not interop and not planted" -p no:randomly
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under $(COVERAGE_FLOOR)
 

@@ -37,8 +37,7 @@ ASKED = {
 }
 FIRST_THREE = ".md-search-result__item:nth-child(-n+3) > a"
 
-# One worker builds the site once.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 
 class Silent(SimpleHTTPRequestHandler):

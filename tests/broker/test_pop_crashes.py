@@ -84,6 +84,7 @@ def test_acknowledgement_that_changes_nothing_is_answered_after_a_restart() -> N
 # --- mistakes planted on purpose ------------------------------------------------------------
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     ("kind", "seen"),
     [
@@ -107,6 +108,7 @@ def test_change_that_is_not_logged_is_caught(
         run(is_power_cut=False)
 
 
+@pytest.mark.planted
 def test_answer_that_does_not_wait_for_its_flush_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -116,6 +118,7 @@ def test_answer_that_does_not_wait_for_its_flush_is_caught(
         run(is_power_cut=True)
 
 
+@pytest.mark.planted
 def test_dead_letter_that_is_not_stored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pop, "_put_dead_letter", lambda *_, **__: True)
 
@@ -123,6 +126,7 @@ def test_dead_letter_that_is_not_stored_is_caught(monkeypatch: pytest.MonkeyPatc
         run(is_power_cut=False)
 
 
+@pytest.mark.planted
 def test_attempt_that_is_not_counted_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Flight, "next_times", 0)
 
@@ -130,6 +134,7 @@ def test_attempt_that_is_not_counted_is_caught(monkeypatch: pytest.MonkeyPatch) 
         run(is_power_cut=False)
 
 
+@pytest.mark.planted
 def test_time_that_a_restart_forgets_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     load = PopQueues.load
 

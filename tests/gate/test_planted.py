@@ -30,6 +30,7 @@ def run_tests(*tests: str, mistake: str = "") -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("name", MISTAKES)
 def test_planted_mistake_is_found(
     name: str, record_property: Callable[[str, object], None]

@@ -89,6 +89,7 @@ def all_due(load: Callable[..., None]) -> Callable[..., None]:
     return load_late
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     ("place", "name", "mistake", "seen"),
     [

@@ -57,6 +57,7 @@ def test_broker_away_for_30_s_repeats_no_message(seed: int, is_orderly: bool) ->
     assert finish(cluster) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("is_orderly", [False, True], ids=["concurrent", "orderly"])
 @pytest.mark.parametrize("still_ms", [10_000, 14_000])
@@ -109,11 +110,13 @@ def trust_old_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueueLease, "go_without", go_without_end)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_member_that_wakes_without_a_lock_asks_first(seed: int) -> None:
     assert wake_without_a_lock(seed) is None
 
 
+@pytest.mark.planted
 def test_member_that_wakes_without_a_lock_and_asks_nobody_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,6 +127,7 @@ def test_member_that_wakes_without_a_lock_and_asks_nobody_is_caught(
     assert any(text is not None and text.endswith("did not ask") for text in found)
 
 
+@pytest.mark.planted
 def test_late_commit_is_ignored_and_is_caught_where_it_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -170,6 +170,7 @@ mistake.plant(
 )
 
 
+@pytest.mark.long
 def test_member_that_asks_the_others_early_waits_for_what_they_have_in_hand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

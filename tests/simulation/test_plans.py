@@ -120,6 +120,7 @@ def run_seeds(seeds: range, **rates: Any) -> Iterator[RunOutcome]:
         yield run_scenario(seed, scenario_of(seed, replace(draw_faults(seed), **rates)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_plans_keep_every_queue_with_one_owner_whatever_fails(offers: Offers) -> None:
     found = [(run.seed, run.violation) for run in run_seeds(range(12)) if run.violation]
@@ -188,6 +189,7 @@ def shift_the_owners_at_each_question(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(by_load, "follow", selfish)
 
 
+@pytest.mark.planted
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutate", "words", "rates"),

@@ -26,6 +26,7 @@ EVERY_FAULT = Faults(
 )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "reason"), KEPT, ids=[seed for seed, _ in KEPT])
 def test_seed_that_once_failed_holds(seed: str, reason: str) -> None:
@@ -34,6 +35,7 @@ def test_seed_that_once_failed_holds(seed: str, reason: str) -> None:
     assert outcome.violation is None, f"{reason}\n" + "\n".join(outcome.trace)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_equal_seeds_are_equal_runs_whatever_the_order_of_sets() -> None:
     outputs = []

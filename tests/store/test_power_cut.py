@@ -124,6 +124,7 @@ def work(store: MessageStore, life: Life, rng: Random, make: Callable[..., Recor
             life.seen.update(readable(store))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_power_cut_loses_nothing_acknowledged_or_seen(

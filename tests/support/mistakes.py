@@ -149,6 +149,7 @@ class Mistakes:
 
         # Nothing here waits, but twenty runs take half a minute of the processor, and ten times
         # that where others compute.
+        @pytest.mark.planted
         @pytest.mark.timeout(600)
         @pytest.mark.parametrize("check", self._checks)
         def test_mistake_is_caught(
