@@ -10,9 +10,11 @@ import time
 import tracemalloc
 from itertools import islice
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
+from fuzz import __main__ as fuzz
 from fuzz.__main__ import SANITIZED_VARIABLES
 from fuzz.corpora import CORPORA, FAILURES, read_inputs
 from fuzz.targets import TARGETS, Target
@@ -109,3 +111,21 @@ def replay() -> None:
 
 if __name__ == "__main__":
     replay()
+
+
+def test_as_many_targets_run_at_once_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = Barrier(2)
+
+    def run_target(name: str, **_: object) -> bool:
+        together.wait(30)
+        return name != "header"
+
+    monkeypatch.setattr(fuzz, "run_target", run_target)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+    def run(*targets: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["fuzz", *targets])
+        return fuzz.main()
+
+    assert run("frame", "json", "body", "record") == 0
+    assert run("frame", "header") == 1

@@ -217,11 +217,36 @@ def test_row_fails_by_its_exit_code_and_by_a_missing_figure(
     monkeypatch.setattr(gate, "LOGS", tmp_path)
     row = Row("r", ("", ""), "python -c 'print(\"3 passed\"); exit({count})'", count=1)
 
-    fails = gate.run(row, share=1)
-    silent = gate.run(Row("r", ("", ""), "python -c pass"), share=1)
+    silent_row = Row("r", ("", ""), "python -c pass")
+    fails, silent = (result for _, result in gate.run_rows([row, silent_row], share=1))
 
     assert (fails["passed"], fails["figure"]) == (False, "exit code 1; 3 passed")
     assert (silent["passed"], silent["figure"]) == (False, "")
+
+
+def test_rows_that_only_compute_run_behind_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "LOGS", tmp_path)
+    pid, goal = tmp_path / "pid", tmp_path / "goal"
+    until = "do sleep 0.02; done; echo 1 passed"
+    behind = f"sh -c 'echo $$ > {pid}; until [ -e {goal} ]; {until}'"
+    front = f"sh -c 'until [ -s {pid} ]; {until}'"
+    names = {"behind": behind, "first": front, "second": front}
+    rows = [Row(each, ("", ""), names[each], is_behind=each == "behind") for each in names]
+
+    ends = gate.run_rows(rows, share=1)
+    ended = [next(ends)[0].name, next(ends)[0].name]
+    session = int(pid.read_text())
+    given_way = os.getpriority(os.PRIO_PROCESS, session)
+    shares = Path(f"/proc/{session}/autogroup")
+    of_session = shares.read_text() if os.access(shares, os.W_OK) else " nice 19\n"
+    goal.touch()
+    ended += [row.name for row, _ in ends]
+
+    assert ended == ["first", "second", "behind"]
+    assert given_way == 19
+    assert of_session.endswith(" nice 19\n")
 
 
 ENDLESS_GATE = """
@@ -233,22 +258,25 @@ from gate.rows import Row
 
 home = Path(sys.argv.pop())
 gate.LOGS, gate.RESULTS = home, home / "gate.json"
-gate.ROWS = (Row("r", ("", ""), f"sh -c 'echo $$ > {home}/pid; exec sleep 600'"),)
+command = f"sh -c 'echo $$ > {home}/pid%s; exec sleep 600'"
+gate.ROWS = tuple(Row(f"r{n}", ("", ""), command % n, is_behind=bool(n)) for n in range(2))
 gate.main()
 """
 
 
-def test_gate_that_is_ended_ends_the_command_that_runs(tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
+def test_gate_that_is_ended_ends_the_commands_that_run(tmp_path: Path) -> None:
+    pids = [tmp_path / "pid0", tmp_path / "pid1"]
     with subprocess.Popen(
         [sys.executable, "-c", ENDLESS_GATE, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(gate.ROOT / "tests/support")},
     ) as process:
-        wait_until("the row's command runs", lambda: pid.exists() and pid.read_text())
+        for pid in pids:
+            wait_until("a row's command runs", lambda pid=pid: pid.exists() and pid.read_text())
         process.terminate()
         process.wait(60)
 
-    wait_until("its end", lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())
+    ran = [Path(f"/proc/{pid.read_text().strip()}") for pid in pids]
+    wait_until("their end", lambda: not any(each.exists() for each in ran))
 
 
 def test_gate_keeps_the_rows_that_another_gate_writes_meanwhile(

@@ -1,25 +1,30 @@
 """Look for inputs on which a target fails: `python -m fuzz [TARGET ...] --seconds 600`.
 
 Atheris changes inputs and keeps those that reach new lines. Each target runs in a process of its
-own, from golden vectors and the inputs kept so far. An input that fails is kept for good, so that
-the tests fail until the fault is mended; of the others `--keep` keeps the fewest that reach what
-all reach.
+own, as many at once as there are cores, from golden vectors and the inputs kept so far. An input
+that fails is kept for good, so that the tests fail until the fault is mended; of the others
+`--keep` keeps the fewest that reach what all reach.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import shlex
 import subprocess
 import sys
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gate.parts import run_parts
+
 ROOT = Path(__file__).parents[3]
-# A longer run of one input counts as a fault, and so does more memory in all.
-INPUT_SECONDS_MAX = 5
+# An input that takes longer counts as a fault, and so does more memory in all. Rows of the gate may
+# leave a target little of the processor.
+INPUT_SECONDS_MAX = 100
 MEMORY_MIB_MAX = 2_048
 # Each object of Python's has memory of its own, with a fence around; Python ends with some in use.
 SANITIZED_VARIABLES = {"PYTHONMALLOC": "malloc", "ASAN_OPTIONS": "detect_leaks=0"}
@@ -29,7 +34,7 @@ def main() -> int:
     """Run the targets that are named, or all."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="all if none is named")
-    parser.add_argument("--seconds", type=int, default=600, help="for each target (default: 600)")
+    parser.add_argument("--seconds", type=int, default=600, help="of the processor for each target (default: 600)")
     parser.add_argument("--keep", action="store_true", help="keep inputs that reach new lines")
     options = parser.parse_args()
     from fuzz.targets import TARGETS
@@ -37,11 +42,15 @@ def main() -> int:
     unknown = sorted(set(options.targets) - set(TARGETS))
     if unknown:
         parser.error(f"no target {', '.join(unknown)}; there are {', '.join(TARGETS)}")
-    failed = [
-        name
-        for name in options.targets or TARGETS
-        if not run_target(name, seconds=options.seconds, keeps=options.keep)
-    ]
+    targets = options.targets or list(TARGETS)
+    held = run_parts(
+        partial(run_target, seconds=options.seconds, keeps=options.keep),
+        targets,
+        is_passed=bool,
+        notes=None,
+        processes=os.cpu_count() or 1,
+    )
+    failed = [name for name, holds in zip(targets, held, strict=True) if not holds]
     if failed:
         print(f"failed: {', '.join(failed)}; the inputs were added to tests/fuzz/failures")
     return 1 if failed else 0
@@ -69,19 +78,19 @@ def run_target(name: str, *, seconds: int, keeps: bool) -> bool:
             # The lines that an input reaches in C are not known, its comparisons are.
             f"-use_value_profile={int(target.is_in_c)}",
         ]
-        print(f"{name}: {len(seeds)} seeds, {len(kept)} kept, {seconds} s", flush=True)
         program = write_program(directory / "run", name, sanitized=target.is_in_c)
         command: list[str | Path] = [program, *options]
-        limits = [f"-max_total_time={seconds}"]
         run = subprocess.run(
-            [*command, *limits, found, known],
+            [*command, f"--seconds={seconds}", found, known],
             check=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
         )
-        print(summary(run.stdout), flush=True)
+        told = f"{name}: {len(seeds)} seeds, {len(kept)} kept, {seconds} s\n{summary(run.stdout)}\n"
+        # At once: other targets print too.
+        print(told, end="", flush=True)
         failures = [path.read_bytes() for path in sorted(directory.glob("failed-*"))]
         if keeps:
             best = directory / "best"
@@ -115,8 +124,8 @@ def write_program(path: Path, name: str, *, sanitized: bool) -> Path:
 def summary(log: str) -> str:
     """Return what a run's log says of the fault that was found, or of how far it came."""
     _, heading, fault = log.partition(" === ")
-    lines = log.splitlines()
-    return heading + fault if heading else "\n".join(line for line in lines if "DONE" in line)
+    lines = [line for line in log.splitlines() if line.startswith("#")]
+    return heading + fault if heading else "".join(lines[-1:])
 
 
 def write_files(directory: Path, inputs: list[bytes]) -> None:

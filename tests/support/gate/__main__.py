@@ -1,7 +1,8 @@
 """Run every proof and write the figures: `python -m gate [ROW ...]`; `make gate` runs all rows.
 
-A row that has passed on this commit is not run again, so a gate that was stopped goes on. What the
-commands print is kept in `.cache/gate`. With `--share 0.01` a hundredth of the kills, seeds and
+Rows that only compute run behind the others, with what these leave of the processor. A row that has
+passed on this commit is not run again, so a gate that was stopped goes on. What the commands print
+is kept in `.cache/gate`. With `--share 0.01` a hundredth of the kills, seeds and
 frames is run; the figures say how many.
 """
 
@@ -15,7 +16,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,6 +38,21 @@ ENDS = (signal.SIGINT, signal.SIGTERM)
 NOT_REACHED = ("not reached{}: {}", "未达到{}：{}")
 NEVER = ("not run yet", "尚未运行")
 PART = (" ({:.0%} of a run)", "（完整运行的 {:.0%}）")
+# Of `nice` and of a session.
+LOWEST = 19
+LOOK_S = 0.1
+
+
+@dataclass
+class Running:
+    """A row whose command runs."""
+
+    row: Row
+    process: subprocess.Popen[bytes]
+    log: Path
+    share: float
+    begun_s: float
+    minutes_told: int = 0
 
 
 def main() -> int:
@@ -51,29 +70,55 @@ def main() -> int:
     commit = _git("rev-parse", "--short=8", "HEAD")
     if _git("status", "--porcelain", "--untracked-files=no", "--", "src", "tests"):
         commit += " and changes"
-    results = read()
+    results, rows = read(), list[Row]()
     for row in ROWS:
         if options.rows and row.name not in options.rows:
             continue
         former = results.get(row.name, {})
         if former.get("passed") and former["commit"] == commit and former["share"] >= options.share:
             print(f"{row.name}: passed before, on {commit}")
-            continue
-        result = run(row, share=options.share) | {"commit": commit}
-        # Another gate may have written other rows meanwhile.
-        results = read() | {row.name: result}
-        write(results)
+        else:
+            rows.append(row)
+    with closing(run_rows(rows, share=options.share)) as ends:
+        for row, result in ends:
+            # Another gate may have written other rows meanwhile.
+            results = read() | {row.name: result | {"commit": commit}}
+            write(results)
     failed = [name for name, result in results.items() if not result["passed"]]
     print(f"failed: {', '.join(failed)}" if failed else "nothing failed")
     return 1 if failed else 0
 
 
-def run(row: Row, *, share: float) -> dict[str, object]:
-    """Run a row's command and return what came of it; tells once a minute how long it runs."""
+def run_rows(rows: Sequence[Row], *, share: float) -> Generator[tuple[Row, dict[str, object]]]:
+    """Run rows one after another, and behind them, one after another, those that only compute.
+
+    Yields: each row as it ends, with what came of it. Whatever ends this ends the commands.
+    """
+    lanes = [deque(row for row in rows if row.is_behind == behind) for behind in (False, True)]
+    running: dict[int, Running] = {}
+    try:
+        while running or any(lanes):
+            for number, lane in enumerate(lanes):
+                if number not in running and lane:
+                    # A signal during the start would leave the command running.
+                    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+                    try:
+                        running[number] = begin(lane.popleft(), share=share)
+                    finally:
+                        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+                if number in running and (result := look_at(running[number])) is not None:
+                    yield running.pop(number).row, result
+            time.sleep(LOOK_S)
+    finally:
+        for each in running.values():
+            kill(each)
+
+
+def begin(row: Row, *, share: float) -> Running:
+    """Start a row's command in a session of its own."""
     command = row.command.format(count=max(1, round(row.count * share)))
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{row.name}.log"
-    begun_s = time.monotonic()
     print(f"{row.name}: {command}", flush=True)
     variables = {
         **os.environ,
@@ -81,8 +126,6 @@ def run(row: Row, *, share: float) -> dict[str, object]:
         "PYTHONPATH": str(ROOT / "tests/support"),
     }
     with log.open("w") as output:
-        # A signal during the start would leave the command running.
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         process = subprocess.Popen(
             shlex.split(command),
             cwd=ROOT,
@@ -92,43 +135,52 @@ def run(row: Row, *, share: float) -> dict[str, object]:
             start_new_session=True,
             preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, ENDS),
         )
-        try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
-            code = _wait(process, row, begun_s)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
-    told = log.read_text(errors="replace")
+    if row.is_behind:
+        give_way(process.pid)
+    return Running(row, process, log, share, time.monotonic())
+
+
+def give_way(session: int) -> None:
+    """Let a session have only what others leave of the processor."""
+    os.setpriority(os.PRIO_PGRP, session, LOWEST)
+    # Linux may divide the processor among sessions first: niceness then counts within each alone.
+    with suppress(OSError):
+        Path(f"/proc/{session}/autogroup").write_text(str(LOWEST))
+
+
+def look_at(running: Running) -> dict[str, object] | None:
+    """Return what came of a row once it has ended; print each minute how long it runs."""
+    row, process = running.row, running.process
+    code, taken_s = process.poll(), time.monotonic() - running.begun_s
+    is_late = taken_s >= 60 * row.minutes
+    if code is None and not is_late:
+        if taken_s >= 60 * (running.minutes_told + 1):
+            running.minutes_told += 1
+            print(f"{row.name}: {running.minutes_told} minutes", flush=True)
+        return None
+    if code is None:
+        kill(running)
+    told = running.log.read_text(errors="replace")
     # Without a figure the last line says why.
     figure = row.figure(told) or (told.splitlines()[-1] if code and told else "")
     if code is None:
         figure = f"not done after {row.minutes} minutes; {figure}"
     elif code:
         figure = f"exit code {code}; {figure}"
-    taken_s = round(time.monotonic() - begun_s)
-    print(f"{row.name}: {figure or 'no figure'}, {taken_s} s; see {log}")
+    print(f"{row.name}: {figure or 'no figure'}, {taken_s:.0f} s; see {running.log}", flush=True)
     return {
         "passed": code == 0 and bool(figure),
         "figure": figure,
         "date": datetime.now(UTC).date().isoformat(),
-        "seconds": taken_s,
-        "share": share,
+        "seconds": round(taken_s),
+        "share": running.share,
     }
 
 
-def _wait(process: subprocess.Popen[bytes], row: Row, begun_s: float) -> int | None:
-    """Return a process' exit code, None if its time was up and it was killed."""
-    while True:
-        try:
-            return process.wait(60)
-        except subprocess.TimeoutExpired:
-            minutes = round((time.monotonic() - begun_s) / 60)
-            print(f"{row.name}: {minutes} minutes", flush=True)
-            if minutes >= row.minutes:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                return None
+def kill(running: Running) -> None:
+    """End a row's command and what it has started."""
+    os.killpg(running.process.pid, signal.SIGKILL)
+    running.process.wait()
 
 
 def read() -> dict[str, Any]:

@@ -157,6 +157,8 @@ class Row:
         figure: reads the figure from what the command prints; "" if there is none.
         count: how often in a whole run.
         minutes: the longest time; a command that takes longer has failed.
+        is_behind: whether it only computes, and no figure of it depends on how fast: it runs behind
+            the other rows, with what these leave of the processor.
         others: who else promises it, and proves it in the same way.
     """
 
@@ -166,6 +168,7 @@ class Row:
     figure: Callable[[str], str] = _passed
     count: int = 0
     minutes: int = 60
+    is_behind: bool = False
     others: str = ""
 
 
@@ -212,7 +215,8 @@ ROWS = (
         "python -m gate.simulation --seeds {count}",
         _simulated,
         count=10_000,
-        minutes=240,
+        minutes=720,
+        is_behind=True,
         others="FoundationDB, TigerBeetle",
     ),
     Row(
@@ -306,7 +310,8 @@ ROWS = (
         "make fuzz SECONDS={count}",
         _fuzzed,
         count=600,
-        minutes=400,
+        minutes=720,
+        is_behind=True,
         others="SQLite",
     ),
     Row(
@@ -441,7 +446,7 @@ ROWS = (
     Row(
         "tests",
         ("The tests pass", "测试全部通过"),
-        "make test",
+        "make test long",
         minutes=40,
     ),
 )
