@@ -44,9 +44,14 @@ def room(path: Path) -> str:
 
 
 @cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> tuple[tuple[int, str], ...]:
     found: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             found += ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -59,7 +64,7 @@ def imports(path: Path) -> tuple[tuple[int, str], ...]:
 def imported_files(path: Path) -> frozenset[Path]:
     """Return the modules of the package that one imports; a package's `__init__` counts."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -85,24 +90,25 @@ def name_of(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_imports_only_what_the_dependency_table_allows(path: Path) -> None:
-    if path == SOURCE / "__init__.py":
-        return
-    allowed = dependency_table()[room(path)] | {room(path)}
+def test_modules_import_only_what_the_dependency_table_allows() -> None:
+    allowed = {name: rooms | {name} for name, rooms in dependency_table().items()}
 
     wrong = [
-        f"line {line}: {module}"
+        f"{name_of(path)}:{line}: {module}"
+        for path in MODULES
+        if path != SOURCE / "__init__.py"
         for line, module in imports(path)
-        if module.startswith("sparrowmq") and ([*module.split("."), ""])[1] not in allowed
+        if module.startswith("sparrowmq")
+        and ([*module.split("."), ""])[1] not in allowed[room(path)]
     ]
 
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if is_pure(p)], ids=name_of)
-def test_pure_module_reaches_nothing_of_the_world_however_far_its_imports_go(path: Path) -> None:
-    wrong, reached, ahead = [], {path}, [(path, name_of(path))]
+def test_pure_modules_reach_nothing_of_the_world_however_far_their_imports_go() -> None:
+    ahead = [(path, name_of(path)) for path in MODULES if is_pure(path)]
+    wrong, reached = list[str](), {path for path, _ in ahead}
+    assert reached
     while ahead:
         module, way = ahead.pop()
         wrong += [
@@ -127,41 +133,49 @@ def test_imports_of_modules_make_no_circle() -> None:
         pytest.fail(" <- ".join(name_of(path) for path in error.args[1]))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_keeps_its_form(path: Path) -> None:
-    text = path.read_text()
-    tree = ast.parse(text)
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+def test_modules_keep_their_form() -> None:
+    for path in MODULES:
+        text = path.read_text()
+        tree = parse(path)
+        functions = [
+            n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
 
-    assert path.stem not in FORBIDDEN_NAMES
-    assert len(text.splitlines()) <= MODULE_LINES_MAX
-    assert [
-        f"{f.name} has {f.end_lineno - f.lineno + 1} lines"
-        for f in functions
-        if f.end_lineno is not None and f.end_lineno - f.lineno + 1 > FUNCTION_LINES_MAX
-    ] == []
-    assert ast.get_docstring(tree), "the module has no docstring"
-    unbound = re.findall(r"TODO(?!: (?:once|until|when) ).*", text)
-    assert unbound == [], "a TODO says when it goes"
-    assert "pickle" not in {module for _, module in imports(path)}
+        assert path.stem not in FORBIDDEN_NAMES, path
+        assert len(text.splitlines()) <= MODULE_LINES_MAX, path
+        assert [
+            f"{f.name} has {f.end_lineno - f.lineno + 1} lines"
+            for f in functions
+            if f.end_lineno is not None and f.end_lineno - f.lineno + 1 > FUNCTION_LINES_MAX
+        ] == [], path
+        assert ast.get_docstring(tree), f"{path} has no docstring"
+        unbound = re.findall(r"TODO(?!: (?:once|until|when) ).*", text)
+        assert unbound == [], f"{path}: a TODO says when it goes"
+        assert "pickle" not in {module for _, module in imports(path)}, path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_has_tests_of_its_name_or_names_them_in_its_head(path: Path) -> None:
-    # A generated module is tested as its source.
-    if path.stem.startswith("__") or "# Made of" in path.read_text()[:20]:
-        return
-    tests, home = ROOT / "tests", path.parent.relative_to(SOURCE)
-    head = ast.get_docstring(ast.parse(path.read_text())) or ""
-    named = re.search(r"\bTests: ([\w/., ]+)\.$", head)
-    if named is None:
-        assert sorted((tests / room(path)).rglob(f"test_{path.stem}.py")) != []
-        return
-    assert [
-        name
-        for name in named[1].split(", ")
-        if not ((tests / home / name).exists() or (tests / name).exists())
-    ] == []
+def test_modules_have_tests_of_their_name_or_name_them_in_their_head() -> None:
+    tests = ROOT / "tests"
+    homes = {(path.parent, path.name) for path in tests.rglob("test_*.py")}
+    missing = []
+    for path in MODULES:
+        # A generated module is tested as its source.
+        if path.stem.startswith("__") or "# Made of" in path.read_text()[:20]:
+            continue
+        named = re.search(r"\bTests: ([\w/., ]+)\.$", ast.get_docstring(parse(path)) or "")
+        if named is None:
+            name, of_room = f"test_{path.stem}.py", tests / room(path)
+            if not any(found == name and home.is_relative_to(of_room) for home, found in homes):
+                missing.append(f"{name_of(path)}: {name}")
+            continue
+        home = tests / path.parent.relative_to(SOURCE)
+        missing += [
+            f"{name_of(path)}: {name}"
+            for name in named[1].split(", ")
+            if not ((home / name).exists() or (tests / name).exists())
+        ]
+
+    assert missing == []
 
 
 def test_tables_name_only_what_exists() -> None:
@@ -210,7 +224,7 @@ def test_module_name_means_one_thing() -> None:
 def test_class_name_means_one_thing() -> None:
     homes: dict[str, list[str]] = {}
     for path in MODULES:
-        for node in ast.parse(path.read_text()).body:
+        for node in parse(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

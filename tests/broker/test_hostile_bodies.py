@@ -41,7 +41,7 @@ REFERENCES = DIALECT + b"a:{brokerName:'b',queueId:0,topic:'T'},mqSet:["
 
 
 def repeat(start: bytes, item: bytes, end: bytes, count: int) -> bytes:
-    return start + b",".join([item] * count) + end
+    return start + (item + b",") * (count - 1) + item + end
 
 
 def fill(start: bytes, item: bytes, end: bytes) -> bytes:
