@@ -141,7 +141,8 @@ soak-spark: setup ## kill Spark SPARK_KILLS and SINK_KILLS times while it reads 
 	SPARK_KILLS=$(SPARK_KILLS) SINK_KILLS=$(SINK_KILLS) $(BIN)/python -m pytest -m interop -rs -s \
 	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py
 
-# Inputs that break a decoder: SECONDS for each of TARGETS, which are all if none is named. An input
+# Inputs that break a decoder: SECONDS of the processor for each of TARGETS, which are all if none
+# is named. An input
 # that fails is kept in tests/fuzz/failures, which `make test` replays. Linux on x86-64 alone.
 fuzz: $(VENV)/fuzz-ready ## search for inputs that break a decoder: TARGETS=... SECONDS=600
 	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --seconds $(SECONDS)
@@ -150,7 +151,7 @@ $(VENV)/fuzz-ready: $(VENV)/ready requirements-fuzz.lock
 	@$(call install,--require-hashes -r requirements-fuzz.lock)
 	@touch $@
 
-# Some hours. What passed on this commit is not run again.
+# About eight hours on two cores. What passed on this commit is not run again.
 gate: setup ## run every proof of docs/explanation/reliability.md and write its figure: ROWS="kills frames" SHARE=1
 	PYTHONPATH=tests/support $(BIN)/python -m gate $(ROWS) --share $(SHARE)
 	$(BIN)/python tools/generate.py

@@ -69,3 +69,12 @@ def test_clients_load_no_tools() -> None:
     )
 
     assert [name for name in found.stdout.split() if name.startswith(tools)] == []
+
+
+def test_synchronous_clients_load_no_asyncio() -> None:
+    code = "import sys; from sparrowmq import Producer, PushConsumer; print('asyncio' in sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert found.stdout == "False\n"

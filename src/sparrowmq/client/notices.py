@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from asyncio import CancelledError
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
@@ -236,6 +235,9 @@ class NoticeLog:
             self._warn((text,), text, _count(notice.message_count, "message"))
 
     def _log_end(self, notice: ConsumerFailed) -> None:
+        # Not at the top: a synchronous client needs nothing of asyncio, whose import takes 20 ms.
+        from asyncio import CancelledError
+
         if isinstance(notice.error, CancelledError):
             LOG.error(
                 "consumer group %s: the task of consumer %s was cancelled, as all tasks are when "
