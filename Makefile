@@ -73,8 +73,8 @@ test: setup $(VENV)/spark-classes.jsa ## run the tests, except those of interop,
 
 # Left out of `make test`, run by continuous integration and the gate: each takes ten seconds of the
 # processor and more.
-long: setup ## run the tests that compute longest: seeds of the simulation, power cuts, the site
-	$(BIN)/python -m pytest -m long --dist loadfile $(WORKERS) $(ORDER)
+long: setup $(VENV)/spark-classes.jsa ## run the tests that compute longest: seeds, power cuts, jobs of Spark that are killed, the demo, the site
+	$(BIN)/python -m pytest -m long --dist loadgroup $(WORKERS) $(ORDER)
 
 # Left out of `make test`, run by continuous integration and the gate: proofs of the proofs.
 planted: setup ## plant mistakes, each of which the simulation or a test must find

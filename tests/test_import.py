@@ -72,7 +72,9 @@ def test_clients_load_no_tools() -> None:
 
 
 def test_synchronous_clients_load_no_asyncio() -> None:
-    code = "import sys; from sparrowmq import Producer, PushConsumer; print('asyncio' in sys.modules)"
+    code = (
+        "import sys; from sparrowmq import Producer, PushConsumer; print('asyncio' in sys.modules)"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )

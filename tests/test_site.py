@@ -37,7 +37,13 @@ ASKED = {
 }
 FIRST_THREE = ".md-search-result__item:nth-child(-n+3) > a"
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
+# One worker builds the site once.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("site"),
+]
 
 
 class Silent(SimpleHTTPRequestHandler):

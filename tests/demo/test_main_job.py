@@ -48,6 +48,7 @@ def read_until(demo: subprocess.Popen[str], text: str) -> str:
     pytest.fail(f"{text!r} did not come:\n{seen}")
 
 
+@pytest.mark.long
 def test_demo_runs_to_its_end_and_all_conditions_hold(tmp_path: Path) -> None:
     out = tmp_path / "out"
 

@@ -85,6 +85,7 @@ def rows_of(out: Path, name: str, *columns: str) -> list[tuple[object, ...]]:
     return sorted(tuple(row[column] for column in columns) for row in table.to_pylist())
 
 
+@pytest.mark.long
 def test_stream_writes_what_the_batch_job_does_whatever_is_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

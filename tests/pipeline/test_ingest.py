@@ -159,6 +159,7 @@ def read_table(out: Path) -> list[dict[str, object]]:
     return rows
 
 
+@pytest.mark.long
 def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:

@@ -18,7 +18,12 @@ from sparrowmq import Admin
 from sparrowmq.testing import EmbeddedCluster
 
 # A session of its own.
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+]
 
 JOB = Path(__file__).with_name("access_job.py")
 SECRET = "hush-hush-4711"

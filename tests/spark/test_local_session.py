@@ -44,6 +44,7 @@ def make_python(root: Path) -> Path:
     return root / "bin" / "python"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)

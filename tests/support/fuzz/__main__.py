@@ -34,7 +34,9 @@ def main() -> int:
     """Run the targets that are named, or all."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="all if none is named")
-    parser.add_argument("--seconds", type=int, default=600, help="of the processor for each target (default: 600)")
+    parser.add_argument(
+        "--seconds", type=int, default=600, help="of the processor for each target (default: 600)"
+    )
     parser.add_argument("--keep", action="store_true", help="keep inputs that reach new lines")
     options = parser.parse_args()
     from fuzz.targets import TARGETS
