@@ -11,7 +11,6 @@ import argparse
 import math
 import os
 import signal
-import sys
 import time
 
 import atheris
