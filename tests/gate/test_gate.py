@@ -270,8 +270,9 @@ def test_gate_that_is_ended_ends_the_commands_that_run(tmp_path: Path) -> None:
         [sys.executable, "-c", ENDLESS_GATE, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(gate.ROOT / "tests/support")},
     ) as process:
-        for pid in pids:
-            wait_until("a row's command runs", lambda pid=pid: pid.exists() and pid.read_text())
+        wait_until(
+            "the rows' commands run", lambda: all(pid.exists() and pid.read_text() for pid in pids)
+        )
         process.terminate()
         process.wait(60)
 
