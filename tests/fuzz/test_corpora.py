@@ -18,6 +18,7 @@ from fuzz import __main__ as fuzz
 from fuzz.__main__ import SANITIZED_VARIABLES
 from fuzz.corpora import CORPORA, FAILURES, read_inputs
 from fuzz.targets import TARGETS, Target
+from gate.rows import ROWS
 from golden import GoldenDirectory
 
 SEEDS_REPLAYED = 50
@@ -129,3 +130,25 @@ def test_as_many_targets_run_at_once_as_there_are_cores(monkeypatch: pytest.Monk
 
     assert run("frame", "json", "body", "record") == 0
     assert run("frame", "header") == 1
+
+
+def test_targets_that_held_are_noted_for_the_gate_and_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def run_target(name: str, **_: object) -> bool:
+        ran.append(name)
+        return name != "header" or ran.count(name) > 1
+
+    monkeypatch.setattr(fuzz, "run_target", run_target)
+    monkeypatch.setattr(fuzz, "notes_of_code", lambda name, _: tmp_path / name)
+    monkeypatch.setattr(sys, "argv", ["fuzz", "frame", "header", "--seconds", "7", "--noted"])
+    (row,) = (row for row in ROWS if row.name == "decoders")
+    figures: list[str] = []
+    for _ in range(2):
+        fuzz.main()
+        figures.append(row.figure(capsys.readouterr().out))
+
+    assert sorted(ran) == ["frame", "header", "header"]
+    assert figures == [f"2 targets for 7 s each, {failed} failed" for failed in (1, 0)]

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gate.parts import run_parts
+from gate.parts import notes_of_code, run_parts
 
 ROOT = Path(__file__).parents[3]
 # An input that takes longer counts as a fault, and so does more memory in all. Rows of the gate may
@@ -38,6 +38,7 @@ def main() -> int:
         "--seconds", type=int, default=600, help="of the processor for each target (default: 600)"
     )
     parser.add_argument("--keep", action="store_true", help="keep inputs that reach new lines")
+    parser.add_argument("--noted", action="store_true", help="leave out what held on this code")
     options = parser.parse_args()
     from fuzz.targets import TARGETS
 
@@ -49,12 +50,13 @@ def main() -> int:
         partial(run_target, seconds=options.seconds, keeps=options.keep),
         targets,
         is_passed=bool,
-        notes=None,
+        notes=notes_of_code(f"fuzz-{options.seconds}", "tests") if options.noted else None,
         processes=os.cpu_count() or 1,
     )
     failed = [name for name, holds in zip(targets, held, strict=True) if not holds]
     if failed:
         print(f"failed: {', '.join(failed)}; the inputs were added to tests/fuzz/failures")
+    print(f"{len(targets)} targets for {options.seconds} s each, {len(failed)} failed")
     return 1 if failed else 0
 
 

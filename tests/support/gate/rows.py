@@ -134,10 +134,7 @@ def _searched(figures: Any) -> str:
 
 
 def _fuzzed(output: str) -> str:
-    runs = re.findall(r"^\w+: \d+ seeds, \d+ kept, (\d+) s$", output, re.M)
-    if not runs:
-        return ""
-    return f"{len(runs)} targets for {max(map(int, runs))} s each, {output.count('===')} failed"
+    return "".join(re.findall(r"^\d+ targets for \d+ s each, \d+ failed$", output, re.M)[-1:])
 
 
 def _spark_killed(output: str) -> str:
@@ -307,7 +304,7 @@ ROWS = (
             "No bytes make a decoder fail in another way than it promises",
             "任何字节都不会使解码器以约定之外的方式失败",
         ),
-        "make fuzz SECONDS={count}",
+        "make fuzz TARGETS=--noted SECONDS={count}",
         _fuzzed,
         count=600,
         minutes=720,
