@@ -1,15 +1,19 @@
 """Apache RocketMQ for Python.
 
 The names below are loaded when they are first asked for: whoever imports one room of the package
-(each of Spark's Python processes does) does not pay for the others.
+(each of Spark's Python processes does) does not pay for the others. Even `typing` is left out: the
+command line cannot answer Ctrl-C before this file is loaded.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# True for type checkers, by its name.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from sparrowmq.client.directory import QueueLag
     from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
     from sparrowmq.client.faces.aio_admin import AsyncAdmin

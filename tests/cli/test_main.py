@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import sparrowmq
-from sparrowmq.cli import main
 from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED
 from sparrowmq.cli.main import build_app
 
@@ -42,6 +41,26 @@ def ask(path, command):
         ask([*path, name], each)
 for name in COMMANDS:
     ask([name], typer.main.get_command(build_app()).commands[name])
+"""
+
+
+RUN_INTERRUPTED = """
+import sys
+class Name:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+def make_class():
+    class Made:
+        name = Name()
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            {place}
+sys.modules.pop({module!r}, None)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["sparrowmq", "ls"]
+from sparrowmq.__main__ import main
+main()
 """
 
 
@@ -161,19 +180,19 @@ def test_flags_and_lists_may_be_given_twice() -> None:
     assert (found.exit_code, "127.0.0.1:1" in found.stderr) == (3, True)
 
 
-def test_interrupt_while_modules_are_loaded_shows_no_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    "module", ["typing", "sparrowmq.cli.main", "typer", "sparrowmq.cli.cluster"]
+)
+@pytest.mark.parametrize("place", ["raise KeyboardInterrupt", "make_class()"])
+def test_interrupt_while_modules_are_loaded_ends_quietly(module: str, place: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", RUN_INTERRUPTED.format(module=module, place=place)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
-    monkeypatch.setattr(main, "build_app", interrupt)
-    monkeypatch.setattr(sys, "argv", ["sparrowmq", "ls"])
-
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-
-    assert ended.value.code == EXIT_INTERRUPTED
+    assert (found.returncode, found.stdout, found.stderr) == (EXIT_INTERRUPTED, "", "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 # As in `exit_codes`, which needs typer.
-_EXIT_FAILED, _EXIT_INTERRUPTED = 3, 130
+_EXIT_FAILED = 3
 # The reader of a pipe has gone: the exit code that typer has for the same.
 _EXIT_UNREAD = 1
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -156,9 +156,6 @@ def main() -> None:
             arguments = _translate(arguments)
         with _writing_output():
             build_app()(arguments)
-    except KeyboardInterrupt:
-        # While the command's modules are loaded.
-        sys.exit(_EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "sparrowmq"):
