@@ -6,7 +6,7 @@ process that has ended. A question without an answer is asked again.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -25,6 +25,8 @@ from sparrowmq.protocol.record import decode_messages
 
 # TransactionMQProducer.checkRequestHoldMax. Further questions are dropped: brokers ask again.
 QUESTIONS_MAX = 2_000
+# The latest transactions whose outcome is remembered, some 5 MB.
+OUTCOMES_MAX = 10_000
 # How many calls of the check function run at once.
 CHECKS_AT_ONCE = 4
 
@@ -89,11 +91,23 @@ class Coordinator:
     questions: deque[Question] = field(default_factory=deque)
     # The half messages of blocks that are to be ended with their block.
     undecided: set[HalfMessage] = field(default_factory=set)
+    # What was reported of a half message first, and whether its broker confirmed it.
+    outcomes: OrderedDict[HalfMessage, tuple[TransactionState, bool]] = field(
+        default_factory=OrderedDict
+    )
     answering: int = 0
     addresses: tuple[str, ...] = ()
     heartbeat_due_ms: int = 0
     is_beating: bool = False
     is_closing: bool = False
+
+    def note_outcome(
+        self, half: HalfMessage, outcome: TransactionState, *, is_confirmed: bool
+    ) -> None:
+        """Note what was reported of a half message."""
+        self.outcomes[half] = outcome, is_confirmed
+        if len(self.outcomes) > OUTCOMES_MAX:
+            self.outcomes.popitem(last=False)
 
     def close(self) -> None:
         """End the loop of its answers. On the driver's thread."""

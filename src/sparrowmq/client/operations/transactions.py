@@ -43,6 +43,8 @@ _TYPES = {
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
 }
 
+_DONE = {TransactionState.COMMIT: "committed", TransactionState.ROLLBACK: "rolled back"}
+
 
 def send_half(
     coordinator: Coordinator, message: Message, *, queue: QueueChoice | None = None
@@ -80,14 +82,28 @@ def end(
 ) -> Operation[TransactionState]:
     """Report a transaction's outcome to the broker, and return the outcome that it confirmed.
 
-    The request is sent once. If it is lost, the broker asks for the outcome. At Apache's brokers a
-    second commit delivers the message twice.
+    The request is sent once. If it is lost, the broker asks for the outcome. A broker takes each
+    outcome that comes: it would deliver a message that is committed after its rollback, and
+    Apache's delivers one twice that is committed twice. So the first outcome stays.
 
     Returns: the outcome, or UNKNOWN if the broker did not confirm it.
+    Raises: UsageError if the other outcome was reported before.
     """
     if not isinstance(half, HalfMessage):
         raise UsageError(f"{half!r} is not a HalfMessage; give what `send_half` returned")
+    before, is_confirmed = coordinator.outcomes.get(half, (outcome, False))
+    if before is not outcome:
+        open_end = (
+            "" if is_confirmed else ", and its broker, which did not confirm it, asks `check`"
+        )
+        raise UsageError(
+            f"half message {half.msg_id} was {_DONE[before]} before{open_end}; "
+            f"it cannot be {_DONE[outcome]} now"
+        )
+    if is_confirmed:
+        return outcome
     coordinator.undecided.discard(half)
+    coordinator.note_outcome(half, outcome, is_confirmed=False)
     broker_name = half.queue.broker_name
     publisher = coordinator.publisher
     try:
@@ -108,6 +124,7 @@ def end(
     except SparrowError as error:
         coordinator.report(EndFailed(half.msg_id, outcome, error))
         return TransactionState.UNKNOWN
+    coordinator.note_outcome(half, outcome, is_confirmed=True)
     return outcome
 
 
@@ -127,6 +144,7 @@ def serve(coordinator: Coordinator) -> Operation[None]:
             yield Wait(coordinator.wake, max(0, coordinator.heartbeat_due_ms - now_ms))
         else:
             yield Wait(coordinator.wake, None)
+    yield from _end_answers(coordinator)
     yield from _leave(coordinator)
 
 
@@ -182,6 +200,16 @@ def _answer(coordinator: Coordinator, question: Question) -> Operation[None]:
         coordinator.report(CheckFailed(message, error))
     coordinator.answering -= 1
     coordinator.wake.set()
+
+
+def _end_answers(coordinator: Coordinator) -> Operation[None]:
+    """Wait for the answers under way, for as long as for one request."""
+    now_ms: int = yield Now()
+    deadline_ms = now_ms + coordinator.publisher.config.send_timeout_ms
+    while coordinator.answering and now_ms < deadline_ms:
+        coordinator.wake.clear()
+        yield Wait(coordinator.wake, deadline_ms - now_ms)
+        now_ms = yield Now()
 
 
 def _leave(coordinator: Coordinator) -> Operation[None]:
