@@ -37,6 +37,8 @@ from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
 PATIENCE_S = 60
+# What closes without waiting for itself takes far less.
+DRAIN_MS = 20_000
 
 
 class Seen:
@@ -454,7 +456,12 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
 # The first call has a thread of its own; by the last, the loop's own thread may call.
 @pytest.mark.parametrize("count", [1, 100])
 def test_a_listener_may_close_its_consumer(
-    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str, count: int
+    make_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    group: str,
+    count: int,
 ) -> None:
     closed: Queue[BaseException | None] = Queue()
     seen = 0
@@ -469,12 +476,59 @@ def test_a_listener_may_close_its_consumer(
                 closed.put(error)
             closed.put(None)
 
-    producer.send_batch([Message(topic, b"x") for _ in range(count)])
-    consumer = make_consumer(listener, drain_timeout_ms=50)
+    queue = producer.fetch_publish_queues(topic)[0]
+    producer.send_batch([Message(topic, b"x") for _ in range(count)], queue=queue)
+    consumer = make_consumer(listener, drain_timeout_ms=DRAIN_MS)
     consumer.start()
 
     assert closed.get(timeout=60) is None
     assert consumer.health().state == "closed"
+    # It waits for the end.
+    begun = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - begun < DRAIN_MS / 2000
+    assert (admin.committed_offset(group, queue), admin.consumer_ids(group)) == (count, [])
+
+
+@pytest.mark.slow
+def test_a_listener_may_close_its_consumer_while_the_consumer_is_entered(
+    cluster: EmbeddedCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    queue = producer.fetch_publish_queues(topic)[0]
+    producer.send(Message(topic, b"x"), queue=queue)
+
+    async def consume(settings: dict[str, Any]) -> None:
+        async def listener(messages: list[MessageExt], _: ConsumeContext) -> None:
+            # Python 3.11 waits in another task.
+            await asyncio.wait_for(consumer.close(), DRAIN_MS / 2000)
+            closed.set()
+
+        closed = asyncio.Event()
+        consumer = AsyncPushConsumer(group, topic, listener=listener, **settings)
+        async with consumer:
+            await asyncio.wait_for(closed.wait(), 60)
+
+    asyncio.run(consume({"name_server": cluster.name_server, "start": "first"}))
+
+    assert (admin.committed_offset(group, queue), admin.consumer_ids(group)) == (1, [])
+
+
+@pytest.mark.slow
+def test_a_callback_may_close_its_consumer(
+    make_consumer: Callable[..., PushConsumer], admin: Admin, group: str
+) -> None:
+    closed = threading.Event()
+
+    def on_assign(queues: list[MessageQueue]) -> None:
+        consumer.close()
+        closed.set()
+
+    consumer = make_consumer(Seen(), on_assign=on_assign, drain_timeout_ms=DRAIN_MS)
+    consumer.start()
+
+    assert closed.wait(DRAIN_MS / 2000)
+    consumer.close()
+    assert admin.consumer_ids(group) == []
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from sparrowmq import (
     TransactionProducer,
     TransactionState,
 )
+from sparrowmq.client import transaction_outcomes
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -221,6 +222,65 @@ def test_an_end_that_no_broker_confirms_is_unknown(
         assert producer.commit(foreign) is UNKNOWN
 
     assert f"the COMMIT of half message {half.msg_id} is not confirmed" in caplog.text
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_the_first_outcome_stays(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    received: Received,
+    is_confirmed: bool,
+) -> None:
+    producer = make_producer()
+    committed = producer.send_half(Message(topic, b"committed"))
+    dropped = producer.send_half(Message(topic, b"dropped"))
+    if not is_confirmed:
+        dropped = dropped._replace(half_offset=dropped.half_offset + 1_000)
+    first = producer.commit(committed), producer.rollback(dropped)
+
+    with pytest.raises(UsageError, match=r"was committed before.* cannot be rolled back now"):
+        producer.rollback(committed)
+    with pytest.raises(UsageError, match=r"was rolled back before.* cannot be committed now"):
+        producer.commit(dropped)
+    # The same again.
+    assert (producer.commit(committed), producer.rollback(dropped)) == first
+    assert first == (COMMIT, ROLLBACK if is_confirmed else UNKNOWN)
+    wait_until("the message", lambda: received.messages)
+    assert received.bodies == {"committed": 1}
+
+
+def test_only_the_latest_outcomes_are_remembered(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_outcomes, "OUTCOMES_MAX", 1)
+    producer = make_producer()
+    first, second = (producer.send_half(Message(topic, b"x")) for _ in range(2))
+    producer.rollback(first)
+    producer.rollback(second)
+
+    assert producer.commit(first) is COMMIT
+    with pytest.raises(UsageError, match="was committed before"):
+        producer.rollback(first)
+
+
+def test_a_check_may_close_its_producer_and_its_answer_counts(
+    make_producer: Callable[..., TransactionProducer], topic: str, received: Received
+) -> None:
+    asked: list[MessageExt] = []
+
+    def check(message: MessageExt) -> TransactionState:
+        asked.append(message)
+        producer.close()
+        return COMMIT
+
+    producer = make_producer(check=check)
+    producer.send_half(Message(topic, b"x"))
+
+    wait_until("the message", lambda: received.messages)
+    producer.close()
+    assert (len(asked), repr(producer)[-7:]) == (1, "closed>")
 
 
 def test_a_block_commits_at_its_end_and_rolls_back_after_an_error(

@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar, cast
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.call_pool import CLOSE_TIMEOUT_MS, POOL_SIZE, CallPool, log_left
-from sparrowmq.calling.call_run import CallRun
+from sparrowmq.calling.call_run import CallRun, UserCalls
 from sparrowmq.calling.channel import (
     CONNECT_TIMEOUT_MS,
     WRITE_BUFFER_BYTES_MAX,
@@ -96,6 +96,7 @@ class AsyncDriver:
         self._tls = check_context(tls)
         self._pool_size = pool_size
         self._pool: CallPool | None = None
+        self._user_calls = UserCalls()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduler = Scheduler(
             monotonic_ms=clock.monotonic_ms,
@@ -144,6 +145,11 @@ class AsyncDriver:
     def check_usable(self) -> None:
         """Raise a UsageError after `aclose`, on another event loop, and in a forked process."""
         self._bind()
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether the user's code in a `Call` or `CallEach` of this driver asks."""
+        return self._user_calls.is_inside
 
     async def run(self, operation: Operation[T], *, name: str = "run") -> T:
         """Run an operation and return its result.
@@ -313,7 +319,7 @@ class AsyncDriver:
     def _call(self, task: OperationTask, effect: Call, run: CallRun | None = None) -> None:
         assert self._loop is not None
         if _is_coroutine_function(effect.function):
-            future = self._await(_call_coroutine(effect))
+            future = self._await(self._call_coroutine(effect))
             task.place = future
             future.add_done_callback(partial(self._awaited_call_done, task))
             return
@@ -321,7 +327,15 @@ class AsyncDriver:
             self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
         task.place = ticket = object() if run is None else run
         returned = partial(_hand_over, self._loop, partial(self._scheduler.end_call, task, ticket))
-        self._pool.submit(effect.function, effect.args, returned)
+        self._pool.submit(self._user_calls.make, (effect.function, *effect.args), returned)
+
+    async def _call_coroutine(self, effect: Call) -> Any:
+        try:
+            with self._user_calls.one():
+                return await effect.function(*effect.args)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # A task that ends so would stop the event loop, and every operation with it.
+            raise UsageError(f"the function raised {error!r}") from error
 
     def _awaited_call_done(self, task: OperationTask, future: asyncio.Future[Any]) -> None:
         end_call = partial(self._scheduler.end_call, task, future)
@@ -597,14 +611,6 @@ def _hand_over(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *a
         loop.call_soon_threadsafe(function, *args)
     except RuntimeError:
         LOG.debug("a result came after its event loop was closed")
-
-
-async def _call_coroutine(effect: Call) -> Any:
-    try:
-        return await effect.function(*effect.args)
-    except (SystemExit, KeyboardInterrupt) as error:
-        # A task that ends so would stop the event loop, and every operation with it.
-        raise UsageError(f"the function raised {error!r}") from error
 
 
 def _is_coroutine_function(function: Callable[..., Any]) -> bool:

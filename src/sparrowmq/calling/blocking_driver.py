@@ -35,8 +35,14 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.call_pool import CLOSE_TIMEOUT_MS, POOL_SIZE, CallPool, log_left
-from sparrowmq.calling.call_run import CallRun
+from sparrowmq.calling.call_pool import (
+    CLOSE_TIMEOUT_MS,
+    POOL_SIZE,
+    CallPool,
+    OnReturned,
+    log_left,
+)
+from sparrowmq.calling.call_run import CallRun, UserCalls
 from sparrowmq.calling.channel import Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.effects import (
     Call,
@@ -163,6 +169,7 @@ class BlockingDriver:
     ) -> None:
         self._pool_size = pool_size
         self._pool: CallPool | None = None
+        self._user_calls = UserCalls()
         self._scheduler = Scheduler(
             monotonic_ms=clock.monotonic_ms,
             timestamp_ms=clock.timestamp_ms,
@@ -210,6 +217,11 @@ class BlockingDriver:
     def is_connecting(self) -> bool:
         """Whether a connection is being made, for which requests wait."""
         return self._network.is_connecting
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether the user's code in a `Call` or `CallEach` of this driver asks."""
+        return self._user_calls.is_inside
 
     def run(self, operation: Operation[T], *, name: str = "run") -> T:
         """Run an operation and return its result.
@@ -480,7 +492,7 @@ class BlockingDriver:
             self._is_calling = True
             if not self._is_watched:
                 self._begin_watch()
-        run.run()
+        self._user_calls.make(run.run)
         with self._mutex:
             leads = self._leader == threading.get_ident()
             if leads:
@@ -547,15 +559,17 @@ class BlockingDriver:
             return
         task.place = ticket = object()
         returned = partial(self._returned, task, ticket)
-        self._find_pool().submit(effect.function, effect.args, returned)
+        self._call_in_pool(effect.function, effect.args, returned)
 
     def _submit(self, task: OperationTask, run: CallRun) -> None:
-        self._find_pool().submit(run.run, (), partial(self._returned, task, run))
+        self._call_in_pool(run.run, (), partial(self._returned, task, run))
 
-    def _find_pool(self) -> CallPool:
+    def _call_in_pool(
+        self, function: Callable[..., Any], args: tuple[Any, ...], on_returned: OnReturned
+    ) -> None:
         if self._pool is None:
             self._pool = CallPool(size=self._pool_size, name="sparrowmq-call")
-        return self._pool
+        self._pool.submit(self._user_calls.make, (function, *args), on_returned)
 
     def _returned(
         self, task: OperationTask, ticket: object, result: Any, error: BaseException | None

@@ -1,9 +1,48 @@
-"""Carry out one `CallEach` in a thread. Tests: test_blocking_driver.py."""
+"""Carry out one `CallEach` in a thread, and know the user's code that a driver calls.
+
+Tests: test_blocking_driver.py, client/test_push_consumer.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import CALLS_MS, CallEach, drop_empty
+
+# The call in which the running code is. What a call starts inherits it, also tasks of asyncio.
+_CALL: ContextVar[object] = ContextVar("sparrowmq_call")
+
+
+class UserCalls:
+    """The calls of the user's code that a driver has under way. Threads share one."""
+
+    def __init__(self) -> None:
+        self._under_way: set[object] = set()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller runs in one of the calls, or was started by one."""
+        return _CALL.get(None) in self._under_way
+
+    def make(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Make a call of a plain function."""
+        with self.one():
+            return function(*args)
+
+    @contextmanager
+    def one(self) -> Generator[None]:
+        """Note a call for as long as the block lasts."""
+        call = object()
+        self._under_way.add(call)
+        _CALL.set(call)
+        try:
+            yield
+        finally:
+            self._under_way.discard(call)
 
 
 class CallRun:

@@ -482,6 +482,9 @@ class AsyncPushConsumer:
     async def close(self) -> None:
         """Leave the group: drain, commit, unregister, close. A second call does nothing.
 
-        Closing waits for running listeners, at most `drain_timeout_ms` and 8 s.
+        Closing waits for running listeners, at most `drain_timeout_ms` and 8 s. Called by the
+        listener or a callback, it returns at once: no further call begins, and the consumer closes
+        once the running calls have returned, and commits their messages. `close` elsewhere, as at
+        the end of a `with` block, waits for that.
         """
         await self._member.close()

@@ -87,7 +87,12 @@ class AsyncMember:
         self.driver.check_outside()
         try:
             self.start(consumer)
-            await self.driver.run(wait_share(self._subscriber))
+            try:
+                await self.driver.run(wait_share(self._subscriber))
+            except UsageError:
+                # The listener may close the consumer at its first message.
+                if not self.is_closed:
+                    raise
         except BaseException:
             await consumer.__aexit__(*sys.exc_info())
             raise
@@ -149,13 +154,21 @@ class AsyncMember:
         """Leave the group and close the connections. A second call does nothing.
 
         If a call was cancelled or interrupted, the next call continues with the rest. Closing takes
-        at most `drain_timeout_ms` and CLOSE_MARGIN_MS, whatever the loop is doing.
+        at most `drain_timeout_ms` and CLOSE_MARGIN_MS, whatever the loop is doing. The listener or
+        a callback, which closing waits for, does not wait: `close` elsewhere then waits for the
+        end.
 
         Args:
             end: called on the driver's thread before the membership ends.
 
         Raises: UsageError where the client's driver cannot be waited for.
         """
+        if self.driver.is_in_call:
+            if not self.is_closed:
+                self.is_closed = True
+                self._host.close_beside(partial(self._close, end))
+            return
+        await self._host.wait_closed_beside()
         if self.is_closed and not self._is_cut_short:
             return
         self.driver.check_outside()

@@ -341,7 +341,8 @@ class AsyncPollConsumer:
     async def close(self) -> None:
         """Leave the group: commit what is done, unregister, close; polls that wait return.
 
-        Messages given count as done. A second call does nothing.
+        Messages given count as done. A second call does nothing. Called by a callback, it returns
+        at once, and the consumer closes after the callback.
         """
         await self._close(is_done=True)
 

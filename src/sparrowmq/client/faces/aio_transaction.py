@@ -135,6 +135,8 @@ class AsyncTransactionProducer(AsyncProducer):
         """Have consumers get the message.
 
         Returns: COMMIT, or UNKNOWN if the broker did not confirm it: it will ask `check`.
+        Raises: UsageError if `rollback` was called for the message before, before `start` and after
+        `close`.
         """
         return await self._end(half, TransactionState.COMMIT)
 
@@ -142,6 +144,8 @@ class AsyncTransactionProducer(AsyncProducer):
         """Have nobody get the message.
 
         Returns: ROLLBACK, or UNKNOWN if the broker did not confirm it: it will ask `check`.
+        Raises: UsageError if `commit` was called for the message before, before `start` and after
+        `close`.
         """
         return await self._end(half, TransactionState.ROLLBACK)
 
@@ -159,8 +163,17 @@ class AsyncTransactionProducer(AsyncProducer):
 
         Messages of `send_nowait` are sent first, for at most `send_timeout_ms` and 1 s; the rest
         fail with an error. Half messages without an end stay so: another producer of the group is
-        asked for them.
+        asked for them. Called by `check`, it returns at once, and the producer closes after the
+        answer.
         """
+        if self._host.is_started and self._driver.is_in_call:
+            if not self._is_leaving:
+                self._host.close_beside(self._close)
+            return
+        await self._host.wait_closed_beside()
+        await self._close()
+
+    async def _close(self) -> None:
         if self._host.is_started and not self._is_leaving:
             self._driver.check_outside()
             self._is_leaving = True

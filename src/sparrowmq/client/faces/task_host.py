@@ -128,6 +128,7 @@ class TaskHost:
         # Whether `start` was called.
         self.is_started = False
         self._ending = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -147,6 +148,16 @@ class TaskHost:
     def call(self, change: Callable[[], None]) -> None:
         """Run a function that changes the state of the membership."""
         change()
+
+    def close_beside(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin to close the client beside the caller, once."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(close(), name="sparrowmq-close")
+
+    async def wait_closed_beside(self) -> None:
+        """Wait for the end of `close_beside`, if it was called."""
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
 
     async def pause(self, seconds: float) -> None:
         """Wait in the loop; `end` ends the wait."""

@@ -193,8 +193,7 @@ class ThreadHost:
         # Whether `start` was called.
         self.is_started = False
         self._ending = threading.Event()
-        # Whether no operation is under way.
-        self._has_served = threading.Event()
+        self._closing: threading.Thread | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -209,14 +208,7 @@ class ThreadHost:
 
     def serve(self, operation: Operation[None]) -> None:
         """Run the operation of the membership, in the loop."""
-        self._driver.serve(self._noting_end(operation), name="consume")
-
-    def _noting_end(self, operation: Operation[None]) -> Operation[None]:
-        self._has_served.clear()
-        try:
-            yield from operation
-        finally:
-            self._has_served.set()
+        self._driver.serve(operation, name="consume")
 
     def call(self, change: Callable[[], None]) -> None:
         """Run a function that changes the state of the membership, now or soon."""
@@ -224,6 +216,17 @@ class ThreadHost:
             change()
         else:
             self._driver.call_soon_threadsafe(change)
+
+    def close_beside(self, close: Callable[[], None]) -> None:
+        """Begin to close the client beside the caller, once; the process does not end before."""
+        if self._closing is None:
+            self._closing = threading.Thread(target=close, name="sparrowmq-close", daemon=False)
+            self._closing.start()
+
+    def wait_closed_beside(self) -> None:
+        """Wait for the end of `close_beside`, if it was called."""
+        if self._closing is not None:
+            self._closing.join()
 
     def pause(self, seconds: float) -> None:
         """Wait in the loop; `end` ends the wait."""
@@ -233,11 +236,6 @@ class ThreadHost:
         """Wait for the loop to return; when the time is up, make the driver abandon it."""
         assert self._thread is not None
         self._ending.set()
-        if self._thread is threading.current_thread():
-            # A listener that the loop's thread calls.
-            has_ended = self._has_served.wait(timeout_s)
-        else:
-            self._thread.join(timeout_s)
-            has_ended = not self._thread.is_alive()
-        if not has_ended:
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
             self._driver.call_soon_threadsafe(give_up)
