@@ -65,6 +65,8 @@ CHOSEN = {
     "sparrowmq",
     "kafka",
     "; ",
+    # Typer's own.
+    *("Arguments", "Options", "Show this message and exit.", "default: {default}", "required"),
 }
 WIDTH = 98
 

@@ -103,7 +103,7 @@ def test_listed_settings_change_what_the_broker_does(rig: Any) -> None:
         (b"fileReservedTime=0", ResponseCode.SYSTEM_ERROR, "must be from 1 to 876000"),
         (b"fileReservedTime=-1", ResponseCode.SYSTEM_ERROR, "is '-1'"),
         (b"diskSpaceCleanForciblyRatio=1", ResponseCode.SYSTEM_ERROR, "from 50 to 100"),
-        (b"deleteWhen=25", ResponseCode.SYSTEM_ERROR, "deleteWhen: the hours to delete at"),
+        (b"deleteWhen=25", ResponseCode.SYSTEM_ERROR, "deleteWhen: delete_when is '25'"),
         (b"autoCreateSubscriptionGroup=1", ResponseCode.SYSTEM_ERROR, "give true or false"),
         (b"nothing", ResponseCode.SYSTEM_ERROR, "'nothing' is not a NAME=VALUE"),
         (b"x=" + b"1" * 20_000, ResponseCode.SYSTEM_ERROR, "settings of 20002 bytes"),

@@ -21,6 +21,7 @@ from sparrowmq.testing import EmbeddedCluster
         ("lag", "group ls"),
         ("lag --json", "group ls --json"),
         ("lag GID_board", "group lag GID_board"),
+        ("simulate --rooms 5", "rebalance simulate --rooms 5"),
         ("context add prod", "context set prod"),
         ("tail -n 5 flights", "tail --last 5 flights"),
         ("tail flights -f -n 5", "tail flights -f --last 5"),

@@ -35,6 +35,16 @@ def test_help_is_in_the_language_of_the_variables() -> None:
     assert "List, show, create, update and delete topics." in english.stdout
 
 
+def test_help_has_none_of_typers_english_words() -> None:
+    for command in ([], ["topic", "create"], ["up"]):
+        chinese = run(*command, "--help", LANG="zh_CN.UTF-8").stdout
+
+        assert "用法：" in chinese
+        assert "  显示此帮助并退出。" in chinese
+        english = r"Usage|Options:|Arguments|Show |Install |required|default: "
+        assert re.findall(english, chinese) == []
+
+
 def test_simulations_are_in_chinese() -> None:
     found = run("rebalance", "simulate", "--queues", "4", "--members", "2", LANG="zh_CN.UTF-8")
 

@@ -158,6 +158,7 @@ def test_an_option_with_one_value_is_refused_if_it_is_given_twice(
             ("up", "--broker-port", "65536"),
             "--broker-port is '65536'; give a whole number from 0 to 65535\n",
         ),
+        (("up", "--delete-when", "25"), "--delete-when is '25'; give hours of the day, as '04'"),
         (("topic", "create", "T", "-q", "x"), "--queues is 'x'; give a whole number from 1 on"),
         (("ls", "--timeout", "2 s"), "--timeout is '2 s'; give a number from 0.1 to 60.0, without"),
         (("up", "--data", ""), "--data is empty; give the directory for all data, or leave"),

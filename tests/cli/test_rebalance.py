@@ -246,7 +246,13 @@ def test_healthy_group_passes(stage: Stage) -> None:
         (["simulate", "--strategy", "sticki"], 2, "did you mean sticky?"),
         (["simulate", "--events", "joim"], 2, "did you mean join?"),
         (["simulate", "--events", "leave:7"], 2, "the group has 3 members then"),
-        (["simulate", "--queues", "0"], 2, "queues is 0"),
+        (["simulate", "--queues", "0"], 2, "--queues is 0; it must be from 1 to 10000\n"),
+        (["simulate", "--rooms", "5"], 2, "--rooms is 5; it must be from 1 to 1, the number of br"),
+        (
+            ["simulate", "--workload", "all", "--members", "65"],
+            2,
+            "--members is 65; with a workload it must be from 1 to 64\n",
+        ),
         (["simulate", "--workload", "zipff"], 2, "all are zipf, speeds"),
     ],
 )

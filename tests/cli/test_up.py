@@ -153,7 +153,7 @@ def test_port_in_use_is_refused(start: Start, tmp_path: Path, option: str) -> No
         (["--flush", "maybe"], "maybe"),
         (["--duplicate-client-id", "perhaps"], "perhaps"),
         (["--grpc-port", "70000"], "65535"),
-        (["--broker-name", "a b"], "broker_name"),
+        (["--broker-name", "a b"], "--broker-name 'a b' must"),
         (["--no-such-option"], "no-such-option"),
     ],
 )

@@ -140,6 +140,9 @@ def test_setting_arrives_where_it_is_used() -> None:
         ("PollConsumer", "group_id", "did you mean group"),
         ("PollConsumer", "auto_offset_reset", "did you mean start"),
         ("PushConsumer", "topic", "did you mean topics"),
+        ("PushConsumer", "model", "did you mean message_model"),
+        ("PushConsumer", "broadcasting", "did you mean message_model"),
+        ("PushConsumer", "thread", "did you mean consume_thread_count"),
         ("Admin", "group_id", "Admin has no setting 'group_id'; there are"),
     ],
 )

@@ -397,7 +397,7 @@ async def test_the_simulator_compares_strategies_move_by_move(reader: Reader) ->
         ("events=jion", "did you mean join?"),
         ("events=" + ",".join(["join"] * 13), "13 events"),
         ("strategy=AVGG", "unknown strategy 'AVGG'; did you mean AVG?"),
-        ("brokers=9", "brokers is 9; it must be from 1 to 8"),
+        ("brokers=9", "brokers is 9; it must be from 1 to 8, the number of queues"),
         ("events=kill:7", "event kill:7: the group has 3 members then"),
     ],
 )

@@ -55,7 +55,7 @@ def test_balance_prints_its_summary_and_writes_table_and_page(
     ("arguments", "message"),
     [
         (["balance"], "give either a snapshot or how many groups to generate"),
-        (["balance", "--generate", "0"], "groups is 0; it must be from 1 to 10,000,000"),
+        (["balance", "--generate", "0"], "--generate is 0; it must be from 1 to 10,000,000"),
         (["balance", "--generate", "9", "-s", "AVGG"], "did you mean AVG?"),
         (["backlog", "--snapshots", "/nowhere"], "cannot read /nowhere/queues: "),
         (["duplicates"], "give either consumed records or a trace"),

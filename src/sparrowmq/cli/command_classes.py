@@ -89,16 +89,38 @@ def _number_wanted(option: Any) -> str | None:
     return wanted
 
 
+def _translating(get_params: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Return a `get_params` that translates the help of options, typer's own too."""
+
+    def get(command: Any, ctx: Context) -> list[Any]:
+        found = get_params(command, ctx)
+        for parameter in found:
+            if getattr(parameter, "help", None):
+                parameter.help = words()(parameter.help)
+        return found
+
+    return get
+
+
+def _write_usage(command: Any, ctx: Context, formatter: Any) -> None:
+    pieces = " ".join(command.collect_usage_pieces(ctx))
+    formatter.write_usage(ctx.command_path, pieces, prefix=words()("Usage: "))
+
+
 class Command(TyperCommand):
     """A command that explains options given twice and wrong numbers."""
 
     parse_args = _checking(TyperCommand.parse_args)
+    get_params = _translating(TyperCommand.get_params)
+    format_usage = _write_usage
 
 
 class Group(TyperGroup):
     """A group whose list shows each command's whole first sentence; options as of `Command`."""
 
     parse_args = _checking(TyperGroup.parse_args)
+    get_params = _translating(TyperGroup.get_params)
+    format_usage = _write_usage
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands."""

@@ -5,13 +5,14 @@ Tests: cli/test_language.py.
 
 from __future__ import annotations
 
+import gettext
 import inspect
 import os
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from sparrowmq.words.catalog import Words, find_language
+from sparrowmq.words.catalog import DOMAIN, LOCALE, Words, find_language
 
 # What follows in a command's help is examples and keys, which stay as they are.
 _EXAMPLES = "\n\n\b\n"
@@ -24,19 +25,19 @@ def words() -> Words:
 
 
 def translate_help(command: Any) -> None:
-    """Translate the help of a command, of its options and of its subcommands."""
+    """Translate the help of a command and of its subcommands, and typer's own words in it."""
     if words().language == "en":
         return
+    # Where typer looks for its words.
+    gettext.bindtextdomain(DOMAIN, LOCALE)
+    gettext.textdomain(DOMAIN)
     for each in _commands(command):
         prose, mark, examples = split_help(each)
         each.help = words()(prose) + mark + examples if prose else None
-        for parameter in each.params:
-            if getattr(parameter, "help", None):
-                parameter.help = words()(parameter.help)
 
 
 def help_texts(command: Any) -> Iterator[str]:
-    """Return the texts that `translate_help` translates."""
+    """Return the texts of help that are translated."""
     for each in _commands(command):
         yield split_help(each)[0]
         yield from (p.help for p in each.params if getattr(p, "help", None))

@@ -108,9 +108,10 @@ class _LateCommands(UserDict[str, Any]):
 def build_app() -> typer.Typer:
     """Make the application. Raises: ModuleNotFoundError without typer."""
     import typer
-    from typer.core import TyperGroup
 
-    class Commands(TyperGroup):
+    from sparrowmq.cli.command_classes import Group
+
+    class Commands(Group):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
             translate_help(self)

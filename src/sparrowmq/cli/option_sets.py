@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any, get_type_hints
+
+from sparrowmq.errors import ConfigError
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -28,6 +31,24 @@ def options_of(option_set: type[Any]) -> list[inspect.Parameter]:
         )
         for name in fields
     ]
+
+
+@contextmanager
+def naming_options(options: Mapping[str, str]) -> Generator[None]:
+    """Turn the error of a setting, which begins with its name, into one that names its option.
+
+    Args:
+        options: by setting, the option without its dashes.
+
+    Raises: ConfigError.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        name, _, rest = str(error).partition(" ")
+        if name not in options:
+            raise
+        raise ConfigError(f"--{options[name]} {rest}") from None
 
 
 def take(option_set: type[Any], given: dict[str, Any]) -> Any:

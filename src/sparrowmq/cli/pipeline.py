@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
 from sparrowmq.cli.exit_codes import EXIT_FAILED, reporting_errors, say
-from sparrowmq.cli.option_sets import with_option_sets
+from sparrowmq.cli.option_sets import naming_options, with_option_sets
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model.names import TRACE_TOPIC
 
@@ -132,14 +132,15 @@ def balance_command(
     with _reporting_errors():
         from sparrowmq.pipeline import balance
 
-        settings = balance.BalanceSettings(
-            out=out,
-            snapshot=snapshot,
-            generate=generate,
-            topics=topics,
-            strategies=strategy or (),
-            messages_per_second=rate,
-        )
+        with naming_options({"groups": "generate", "topics": "topics"}):
+            settings = balance.BalanceSettings(
+                out=out,
+                snapshot=snapshot,
+                generate=generate,
+                topics=topics,
+                strategies=strategy or (),
+                messages_per_second=rate,
+            )
         _run(balance, settings, options, driver_memory)
 
 

@@ -28,6 +28,7 @@ from sparrowmq.cli.connecting import (
 )
 from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.language import words
+from sparrowmq.cli.option_sets import naming_options
 from sparrowmq.cli.output import make_console, print_json, print_on
 from sparrowmq.client.operations.groups import take_snapshots
 from sparrowmq.client.operations.overview import take_overview
@@ -60,6 +61,9 @@ from sparrowmq.words import count_of
 GROUPS_MAX = 500
 # Only the members know the settings of these strategies, so that owners come from their reports.
 _STRATEGIES_WITH_SETTINGS = frozenset({"CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY"})
+
+# The numbers of a simulation, and their options.
+_PLAN_OPTIONS = {name: name for name in ("queues", "members", "brokers", "rooms", "events")}
 
 rebalance = typer.Typer(
     help="Show the owners of a group's queues, the reason, and what is wrong.",
@@ -369,7 +373,7 @@ def simulate(
       sparrowmq rebalance simulate --queues 16 --members 4 --events join,kill
       sparrowmq rebalance simulate --workload all
     """
-    with reporting_errors():
+    with reporting_errors(), naming_options(_PLAN_OPTIONS):
         if workload:
             _simulate_workloads(workload, queues, members, as_json=as_json)
             return

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 import typer
 
 from sparrowmq.cli.exit_codes import EXIT_USAGE, say
-from sparrowmq.cli.option_sets import declare, parameters_of
+from sparrowmq.cli.option_sets import declare, naming_options, parameters_of
 from sparrowmq.config import Setting, with_settings
 from sparrowmq.errors import ConfigError
 from sparrowmq.hosting.servers import run_both, run_broker, run_name_server
@@ -52,6 +52,9 @@ def with_server_options(
         defaults: the defaults that differ from the rows'.
     """
     rows = settings_of(name)
+    names = {
+        row.name: "port" if row.name == f"{name}_port" else row.option for row in rows.values()
+    }
     for key, default in defaults.items():
         rows[key] = rows[key]._replace(default=default)
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -60,7 +63,7 @@ def with_server_options(
             row.name,
             keyword,
             default=row.default,
-            annotation=_option(row, "port" if row.name == f"{name}_port" else row.option),
+            annotation=_option(row, names[row.name]),
         )
         for row in rows.values()
     ]
@@ -73,7 +76,10 @@ def with_server_options(
             try:
                 if _FAILURE in context.meta:
                     raise context.meta[_FAILURE]
-                settings = with_settings(HostSettings(), {each: given.pop(each) for each in rows})
+                with naming_options(names):
+                    settings = with_settings(
+                        HostSettings(), {each: given.pop(each) for each in rows}
+                    )
             except ConfigError as error:
                 say(str(error))
                 raise typer.Exit(EXIT_USAGE) from None

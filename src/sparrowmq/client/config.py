@@ -641,6 +641,8 @@ class AdminConfig:
 NAMES_ELSEWHERE = {
     "auto_offset_reset": "start",
     "bootstrap_servers": "name_server",
+    "broadcast": "message_model",
+    "broadcasting": "message_model",
     "brokers": "name_server",
     "callback": "listener",
     "client_id": "instance_name",
@@ -682,6 +684,10 @@ NAMES_ELSEWHERE = {
 def did_you_mean_argument(name: str, known: Collection[str]) -> str:
     """Return the end of an error about an argument: ours for another client's, or the nearest."""
     ours = NAMES_ELSEWHERE.get(name.replace(".", "_"))
+    if ours not in known:
+        # A word of one name alone, as `model` is of `message_model`.
+        having = [each for each in known if name in each.split("_")]
+        ours = having[0] if len(having) == 1 else None
     return f"; did you mean {ours}?" if ours in known else did_you_mean(name, known, cutoff=0.6)
 
 

@@ -260,8 +260,8 @@ class Plan:
     def __post_init__(self) -> None:
         _check_range("queues", self.queue_count, 1, QUEUES_MAX)
         _check_range("members", self.member_count, 1, MEMBERS_MAX)
-        _check_range("brokers", self.broker_count, 1, self.queue_count)
-        _check_range("rooms", self.room_count, 1, self.broker_count)
+        _check_range("brokers", self.broker_count, 1, self.queue_count, of="queues")
+        _check_range("rooms", self.room_count, 1, self.broker_count, of="brokers")
         _check_range("events", len(self.events), 0, EVENTS_MAX)
         if self.has_duplicate_id and self.member_count < 2:
             raise ConfigError("a duplicate id needs at least two members; give --members 2")
@@ -638,6 +638,7 @@ def _split(
     )
 
 
-def _check_range(name: str, value: int, low: int, high: int) -> None:
+def _check_range(name: str, value: int, low: int, high: int, *, of: str = "") -> None:
     if not low <= value <= high:
-        raise ConfigError(f"{name} is {value}; it must be from {low} to {high}")
+        bound = f", the number of {of}" if of else ""
+        raise ConfigError(f"{name} is {value}; it must be from {low} to {high}{bound}")

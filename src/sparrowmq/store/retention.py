@@ -94,9 +94,7 @@ def parse_hours(text: str) -> frozenset[int]:
     """
     parts = [part.strip() for part in text.split(";")]
     if not all(part.isascii() and part.isdigit() and int(part) < 24 for part in parts):
-        raise ConfigError(
-            f"the hours to delete at are {text!r}; give hours of the day, as '04' or '04;16'"
-        )
+        raise ConfigError(f"delete_when is {text!r}; give hours of the day, as '04' or '04;16'")
     return frozenset(map(int, parts))
 
 
