@@ -12,6 +12,7 @@ from sparrowmq.errors import LocalProtocolError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import encode_frame, encode_head
+from sparrowmq.protocol.pull_request import PullAnswered
 from sparrowmq.protocol.send_request import (
     SendAnswered,
     SendRequest,
@@ -134,3 +135,12 @@ def test_answers_are_taken_alike(
 
     if not damage and not cut % 7:
         assert len(events) == len({opaque for opaque, _ in answers if 0 < opaque <= 8})
+
+
+def test_repr_has_the_size_of_the_body_in_its_place() -> None:
+    request = SendRequest(make_template(), (0, 0, 0, 0), "", b"card 4711")
+    answer = PullAnswered(0, 1, 0, 1, b"card 4711")
+
+    for shown in map(repr, (request, request.command(), answer)):
+        assert ("body=<9 bytes>" in shown, "4711" in shown) == (True, False)
+    assert "body=None" in repr(RemotingCommand(code=0))

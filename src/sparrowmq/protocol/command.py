@@ -6,6 +6,7 @@ Tests: test_framing_golden.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -53,7 +54,7 @@ class RemotingCommand(msgspec.Struct, kw_only=True):
         fields = self.ext_fields or {}
         hidden = {name: "***" for name in _SECRET_FIELDS if name in fields}
         shown = structs.replace(self, ext_fields={**fields, **hidden}) if hidden else self
-        return msgspec.Struct.__repr__(shown)
+        return repr_without_body(shown)
 
     @property
     def is_response(self) -> bool:
@@ -81,6 +82,21 @@ class PreparedRequest(msgspec.Struct, frozen=True, gc=False):
     def command(self) -> RemotingCommand:
         """Return the request as a command."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return repr(self.command())
+
+
+class _BodySize(int):
+    def __repr__(self) -> str:
+        return f"<{int(self)} bytes>"
+
+
+def repr_without_body(struct: Any) -> str:
+    """Return the `repr` of a struct with the size of its body, which is a user's."""
+    if struct.body is not None:
+        struct = structs.replace(struct, body=_BodySize(len(struct.body)))
+    return msgspec.Struct.__repr__(struct)
 
 
 def response_to(

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from sparrowmq.protocol.answer_form import AnswerForm, ValueKind, learn_answer
 from sparrowmq.protocol.codes import RequestCode
-from sparrowmq.protocol.command import PreparedRequest, RemotingCommand
+from sparrowmq.protocol.command import PreparedRequest, RemotingCommand, repr_without_body
 from sparrowmq.protocol.framing import encode_head, frame_json_header
 from sparrowmq.protocol.headers import PullMessageRequestHeader, encode_header
 
@@ -65,6 +65,9 @@ class PullAnswered(msgspec.Struct, frozen=True, gc=False):
     min_offset: int
     max_offset: int
     body: bytes
+
+    def __repr__(self) -> str:
+        return repr_without_body(self)
 
 
 def read_pull_answer(match: re.Match[bytes], body: bytes | None) -> tuple[int, PullAnswered]:
