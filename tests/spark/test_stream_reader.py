@@ -303,6 +303,7 @@ def test_partition_numbers_count_queues_in_order(fake_cluster: FakeCluster) -> N
     ("changes", "words"),
     [
         ({"topic": "nope"}, "knows no broker with topic 'nope'"),
+        ({"topic": "TX"}, "; did you mean T?"),
         ({"nameServer": "127.0.0.1:1"}, "no name server answers at 127.0.0.1:1"),
         ({"startingOffsets": '{"T": {"broker-a": {"9": 1}}}'}, "name queue T/broker-a/9"),
         ({"startingOffsets": '{"T": {"broker-a": {"0": 99}}}'}, "the queue ends at 9 now"),

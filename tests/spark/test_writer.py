@@ -179,6 +179,7 @@ def test_delayed_rows_wait(cluster: EmbeddedCluster) -> None:
         ({"body": [b"x"], "topic": ["a b"]}, "'a b'"),
         ({"body": [b"x"], "topic": ["missing"]}, "'missing'; create the topic, or check its name"),
         ({"body": [b"x"], "topic": ["missing"]}, "option 'createTopic' creates it"),
+        ({"body": [b"x"], "topic": ["outt"]}, "; did you mean out?"),
         ({"body": [b"x"], "delayTimeLevel": [19], "topic": ["out"]}, "delay_level is 19"),
         ({"body": [b"x"], "topic": ["out"], "brokerName": ["nope"], "queueId": [0]}, "'nope'"),
     ],

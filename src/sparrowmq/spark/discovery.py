@@ -13,7 +13,7 @@ from sparrowmq.errors import ConfigError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.spark.options import SourceOptions
-from sparrowmq.spark.topic_queues import ROUTE_AGE_MS_MAX, Cluster, persist
+from sparrowmq.spark.topic_queues import ROUTE_AGE_MS_MAX, Cluster, hint_topic, persist
 
 # How long a read that begins waits for a broker: its address is wrong as likely as it restarts.
 BEGIN_WAIT_MS_MAX = 60_000
@@ -63,7 +63,11 @@ def discover(
     if not expected:
         wait_ms = min(wait_ms, BEGIN_WAIT_MS_MAX)
         topics = yield from _find_topics(cluster, options, is_expected=False)
-        yield from cluster.refresh(topics)
+        try:
+            yield from cluster.refresh(topics)
+        except TopicRouteNotFound as error:
+            hint = yield from hint_topic(topics, cluster.list_topics())
+            raise TopicRouteNotFound(f"{error}{hint}") from None
         route_age_ms_max = max(route_age_ms_max, ROUTE_AGE_MS_MAX)
     try:
         return (yield from persist(wait_ms, attempt))

@@ -27,7 +27,7 @@ from sparrowmq.client.operations.offsets import (
 from sparrowmq.client.operations.request import ask_name_servers, decode_answer
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.route_cache import RouteCache
-from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound
+from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound, did_you_mean
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import is_system_topic
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
@@ -108,6 +108,16 @@ def persist(wait_ms: int, attempt: Callable[[], Operation[T]]) -> Operation[T]:
             return answer
         failures += 1
         yield from sleep(pause_ms(failures, left_ms))
+
+
+def hint_topic(topics: Collection[str], list_topics: Operation[list[str]]) -> Operation[str]:
+    """Return the end of an error about topics of which one is not there: the nearest name."""
+    try:
+        names = yield from list_topics
+    except SparrowError:
+        return ""
+    missing = sorted(set(topics) - set(names))
+    return did_you_mean(missing[0], names) if missing else ""
 
 
 class Cluster:

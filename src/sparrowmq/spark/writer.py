@@ -40,6 +40,7 @@ from sparrowmq.client.operations.send import (
     send,
     send_encoded_batch,
 )
+from sparrowmq.client.operations.topics import list_topics
 from sparrowmq.client.outgoing import check_sendable_topic
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import select_queue_by_key
@@ -53,7 +54,7 @@ from sparrowmq.spark.failures import as_clear
 from sparrowmq.spark.row_encoding import EncodedRows, encode_rows, fixed_size, hex_digits
 from sparrowmq.spark.shipping import Packed, pack
 from sparrowmq.spark.sink_options import SinkOptions
-from sparrowmq.spark.topic_queues import Cluster, connect, persist
+from sparrowmq.spark.topic_queues import Cluster, connect, hint_topic, persist
 from sparrowmq.spark.write_ids import WriteIds
 
 _LOG = logging.getLogger("sparrowmq.spark")
@@ -188,9 +189,10 @@ def see_to_topic(options: SinkOptions, topic: str, *, routes: RouteCache) -> Ope
     try:
         yield from refresh_route(routes, servers, name, timeout_ms=timeout_ms)
     except TopicRouteNotFound as error:
-        if not options.create_topic:
-            raise TopicRouteNotFound(f"{error}; option 'createTopic' creates it") from None
         directory = Directory(name_servers=servers, routes=routes, timeout_ms=timeout_ms)
+        if not options.create_topic:
+            hint = yield from hint_topic([name], list_topics(directory))
+            raise TopicRouteNotFound(f"{error}; option 'createTopic' creates it{hint}") from None
         yield from create_topic(directory, name, queues=1 if is_of_group else QUEUES_CREATED)
 
 
