@@ -233,7 +233,8 @@ def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path) -> None
     process = subprocess.Popen(
         [str(Path(sys.executable).with_name("sparrowmq")), *arguments],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -246,12 +247,15 @@ def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path) -> None
     try:
         wait_until("Spark's JVM", children.read_text)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=120) == 128 + signal.SIGINT
+        _, said = process.communicate(timeout=120)
         wait_until("end of Spark's JVM", lambda: not left())
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.communicate()
+
+    assert process.returncode == 128 + signal.SIGINT
+    assert said.splitlines()[1:] == ["sparrowmq: interrupted; Spark ends once it has started"]
 
 
 def test_a_second_signal_ends_what_does_not_look_for_the_first() -> None:

@@ -432,10 +432,15 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _signals_noted(*numbers: signal.Signals) -> Generator[Callable[[], bool]]:
+def _signals_noted(
+    *numbers: signal.Signals, say_at_first: int | None = None
+) -> Generator[Callable[[], bool]]:
     """Note these signals; yield a function that returns whether one came.
 
     The second raises KeyboardInterrupt, since what waits for a broker does not look for the first.
+
+    Args:
+        say_at_first: a file descriptor for a line that the first signal was noted; None for none.
     """
     noted: list[int] = []
 
@@ -443,6 +448,8 @@ def _signals_noted(*numbers: signal.Signals) -> Generator[Callable[[], bool]]:
         if noted:
             raise KeyboardInterrupt
         noted.append(number)
+        if say_at_first is not None:
+            os.write(say_at_first, b"sparrowmq: interrupted; Spark ends once it has started\n")
 
     before = {number: signal.signal(number, note) for number in numbers}
     try:
@@ -479,7 +486,10 @@ def _session(
     handle, log = tempfile.mkstemp(prefix="sparrowmq-spark-", suffix=".log")
     try:
         # Interrupted meanwhile, PySpark would leave a JVM behind that never ends.
-        with _stderr_into(handle), _signals_noted(signal.SIGINT) as is_interrupted:
+        with (
+            _stderr_into(handle) as stderr,
+            _signals_noted(signal.SIGINT, say_at_first=stderr) as is_interrupted,
+        ):
             session = spark_session(
                 job.replace(".", " "),
                 master=options.master,
@@ -515,14 +525,17 @@ def _java_reason(log: str) -> str:
 
 
 @contextmanager
-def _stderr_into(handle: int) -> Generator[None]:
-    """Send the stderr of processes that start meanwhile (Java, Python workers) to a file."""
+def _stderr_into(handle: int) -> Generator[int]:
+    """Send the stderr of processes that start meanwhile (Java, Python workers) to a file.
+
+    Yields: a descriptor of our own stderr.
+    """
     sys.stderr.flush()
     kept = os.dup(_STDERR)
     os.dup2(handle, _STDERR)
     os.close(handle)
     try:
-        yield
+        yield kept
     finally:
         os.dup2(kept, _STDERR)
         os.close(kept)
