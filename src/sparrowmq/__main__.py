@@ -14,15 +14,24 @@ _EXIT_INTERRUPTED = 130
 def main() -> None:
     """Load the command line, and run it."""
     try:
+        import os
+        import signal
+
+        def end(*_: object) -> None:
+            # An exception would come out of some imports as another one, or not at all.
+            os._exit(_EXIT_INTERRUPTED)
+
+        def end_no_more() -> None:
+            if signal.getsignal(signal.SIGINT) is end:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        # A shell has its background jobs ignore the signal.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, end)
         from sparrowmq.cli.main import main as run
 
-        run()
+        run(on_loaded=end_no_more)
     except KeyboardInterrupt:
-        sys.exit(_EXIT_INTERRUPTED)
-    except RuntimeError as error:
-        # So Python 3.11 reports an interrupt while it makes a class.
-        if not isinstance(error.__cause__, KeyboardInterrupt):
-            raise
         sys.exit(_EXIT_INTERRUPTED)
 
 

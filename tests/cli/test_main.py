@@ -45,17 +45,15 @@ for name in COMMANDS:
 
 
 RUN_INTERRUPTED = """
-import sys
-class Name:
-    def __set_name__(self, owner, name):
-        raise KeyboardInterrupt
-def make_class():
-    class Made:
-        name = Name()
+import signal, sys
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
-            {place}
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                # As some modules in C do.
+                raise ImportError
 sys.modules.pop({module!r}, None)
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["sparrowmq", "ls"]
@@ -184,10 +182,9 @@ def test_flags_and_lists_may_be_given_twice() -> None:
 @pytest.mark.parametrize(
     "module", ["typing", "sparrowmq.cli.main", "typer", "sparrowmq.cli.cluster"]
 )
-@pytest.mark.parametrize("place", ["raise KeyboardInterrupt", "make_class()"])
-def test_interrupt_while_modules_are_loaded_ends_quietly(module: str, place: str) -> None:
+def test_interrupt_while_modules_are_loaded_ends_quietly(module: str) -> None:
     found = subprocess.run(
-        [sys.executable, "-c", RUN_INTERRUPTED.format(module=module, place=place)],
+        [sys.executable, "-c", RUN_INTERRUPTED.format(module=module)],
         capture_output=True,
         text=True,
         check=False,

@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 from collections import UserDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -87,7 +87,11 @@ COMMANDS = {
 
 
 class _LateCommands(UserDict[str, Any]):
-    """The subcommands by name, each made when it is looked up."""
+    """The subcommands by name, each made when it is looked up; `on_loaded` is called then."""
+
+    def __init__(self, on_loaded: Callable[[], None]) -> None:
+        super().__init__(COMMANDS)
+        self._on_loaded = on_loaded
 
     def __getitem__(self, name: str) -> Any:
         import typer
@@ -102,11 +106,20 @@ class _LateCommands(UserDict[str, Any]):
         use_classes(app)
         made: Any = typer.main.get_group(app) if app is found else typer.main.get_command(app)
         translate_help(made)
+        self._on_loaded()
         return made
 
 
-def build_app() -> typer.Typer:
-    """Make the application. Raises: ModuleNotFoundError without typer."""
+def _ignore() -> None:
+    """Do nothing."""
+
+
+def build_app(on_loaded: Callable[[], None] = _ignore) -> typer.Typer:
+    """Make the application. Raises: ModuleNotFoundError without typer.
+
+    Args:
+        on_loaded: called once the modules of a subcommand are loaded.
+    """
     import typer
 
     from sparrowmq.cli.command_classes import Group
@@ -115,7 +128,7 @@ def build_app() -> typer.Typer:
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
             translate_help(self)
-            self.commands = _LateCommands(COMMANDS)
+            self.commands = _LateCommands(on_loaded)
 
         def format_commands(self, ctx: Any, formatter: Any) -> None:
             with formatter.section(words()("Commands")):
@@ -149,14 +162,14 @@ def build_app() -> typer.Typer:
     return app
 
 
-def main() -> None:
+def main(on_loaded: Callable[[], None] = _ignore) -> None:
     """Run the command line, whose first word may also be mqadmin's, or a guess."""
     arguments = sys.argv[1:]
     try:
         if arguments and (arguments[0] not in COMMANDS or arguments[0] in GUESSED_WITHIN):
             arguments = _translate(arguments)
         with _writing_output():
-            build_app()(arguments)
+            build_app(on_loaded)(arguments)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "sparrowmq"):
