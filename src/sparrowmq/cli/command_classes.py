@@ -102,8 +102,8 @@ def _translating(get_params: Callable[..., list[Any]]) -> Callable[..., list[Any
     return get
 
 
-def _write_usage(command: Any, ctx: Any, formatter: Any) -> None:
-    pieces = " ".join(command.collect_usage_pieces(ctx))
+def _write_usage(self: Any, ctx: Any, formatter: Any) -> None:
+    pieces = " ".join(self.collect_usage_pieces(ctx))
     formatter.write_usage(ctx.command_path, pieces, prefix=words()("Usage: "))
 
 
