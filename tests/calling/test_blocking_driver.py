@@ -16,6 +16,7 @@ import pytest
 from frame_server import FrameServer, Peer, echo
 from harness import Numbers
 from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.call_run import UserCalls
 from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
@@ -606,3 +607,14 @@ def test_an_operation_that_ends_while_a_quick_call_lasts_ends_when_the_call_retu
     may_end.set()
     result.join()
     assert result.error is None
+
+
+def test_code_is_still_inside_a_call_after_a_call_of_another_driver() -> None:
+    outer, inner = UserCalls(), UserCalls()
+
+    def nested() -> bool:
+        return inner.make(lambda: inner.is_inside) and outer.is_inside
+
+    assert outer.make(nested)
+    assert not outer.is_inside
+    assert not inner.is_inside

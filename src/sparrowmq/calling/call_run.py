@@ -38,10 +38,12 @@ class UserCalls:
         """Note a call for as long as the block lasts."""
         call = object()
         self._under_way.add(call)
-        _CALL.set(call)
+        token = _CALL.set(call)
         try:
             yield
         finally:
+            # The call may have been made in one of another driver.
+            _CALL.reset(token)
             self._under_way.discard(call)
 
 
