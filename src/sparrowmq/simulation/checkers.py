@@ -148,7 +148,7 @@ class Checkers:
         self.lists = ListLedger(self.fail)
         self.pops: dict[str, PopLedger] = {}
         self.duplicates = self.steps_back = 0
-        # What members gave notice of, by the kind.
+        # What members gave notice of, by the kind, and what befell routes.
         self.notices: Counter[str] = Counter()
         self.acked: dict[bytes, MessageQueue] = {}
         self._sent: set[bytes] = set()

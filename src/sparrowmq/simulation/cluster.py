@@ -12,7 +12,6 @@ from sparrowmq.broker.transaction_checks import TRANSACTION_GROUP
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.administer import create_topic
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
@@ -23,7 +22,7 @@ from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
 from sparrowmq.simulation.event_log import Trace
-from sparrowmq.simulation.faults import Faults, keep_only
+from sparrowmq.simulation.faults import NAME_SERVER_FAULTS, Faults, keep_only
 from sparrowmq.simulation.list_ledger import OwnershipCheck, judge_ownership
 from sparrowmq.simulation.members import MemberHost, ProducerHost
 from sparrowmq.simulation.network import Network
@@ -46,7 +45,7 @@ from sparrowmq.strategies.registry import strategy_from
 
 TOPIC = "Flights"
 GROUP = "GID_sim"
-NAME_SERVER = "10.0.0.1:9876"
+NAME_SERVERS = ("10.0.0.1:9876", "10.0.0.2:9876")
 BROKER_PORT = 10_911
 # The wait of a pull that finds no message; shorter waits would find more errors.
 PULL_SUSPEND_MS = 15_000
@@ -61,6 +60,9 @@ LIST_LOOK_MS = 250
 # The time in which a member must notice that its broker has lost its locks: after one or two
 # renewals.
 LOCK_NOTICE_MS = MARKED_LEASE_RENEWAL_MS + 1_500
+# The time in which a broker must list a newcomer while name servers fail, but never two at once:
+# the newcomer waits for one that is silent, and then asks the other.
+NEWCOMER_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class Scenario:
         retries_max: how often a failed message comes again before it is a dead letter; None for
             the consumers' default.
         pop_user_count: the users that consume by messages, in groups of their own.
+        name_server_count: the name servers, at which every broker registers.
     """
 
     broker_count: int
@@ -104,6 +107,7 @@ class Scenario:
     retries_max: int | None = None
     notice_pause_ms: int = 0
     pop_user_count: int = 0
+    name_server_count: int = 1
 
 
 class SimulatedCluster:
@@ -118,7 +122,8 @@ class SimulatedCluster:
     def __init__(self, scenario: Scenario, make_dice: Callable[[str], Dice]) -> None:
         self.scenario = scenario
         # A member alone in its group goes on with what it knows, whatever its brokers forget.
-        is_kill = keep_only(scenario.faults, ("broker_kill",)) == scenario.faults
+        kills = ("broker_kill", *NAME_SERVER_FAULTS)
+        is_kill = keep_only(scenario.faults, kills) == scenario.faults
         is_alone = is_kill and scenario.member_count == 1
         self.timeline = Timeline()
         self.trace = Trace(self.timeline)
@@ -158,9 +163,17 @@ class SimulatedCluster:
             listener_ms_max=scenario.listener_ms_max,
         )
         self._world = Surroundings(
-            self.timeline, self.network, self.checkers, self.trace, NAME_SERVER
+            self.timeline,
+            self.network,
+            self.checkers,
+            self.trace,
+            NAME_SERVERS[: scenario.name_server_count],
+            make_dice("name servers"),
         )
-        self.name_server = NameServerNode(self._world)
+        self.name_servers = [
+            NameServerNode(address, self._world, self._has_old_route)
+            for address in self._world.name_servers
+        ]
         self.brokers = [
             self._make_broker(number, make_dice(f"broker {number}"))
             for number in range(scenario.broker_count)
@@ -177,7 +190,7 @@ class SimulatedCluster:
             self.trace,
             self.checkers.pops,
             make_dice("pop users"),
-            name_server=NAME_SERVER,
+            make_name_servers=self._world.make_name_servers,
             topic=TOPIC,
             brokers=[broker.name for broker in self.brokers],
             on_failure=self.checkers.note_failure,
@@ -189,13 +202,14 @@ class SimulatedCluster:
 
     def start(self) -> None:
         """Start the servers, create the topic, and add members and producers."""
-        self.name_server.start()
+        for server in self.name_servers:
+            server.start()
         for broker in self.brokers:
             broker.start()
         # Only registered brokers can create a topic.
         self.run(until_ms=START_MS + 200)
         operation: Operation[TopicRoute] = create_topic(
-            Directory(name_servers=NameServers((NAME_SERVER,))),
+            Directory(name_servers=self._world.make_name_servers()),
             TOPIC,
             queues=self.scenario.queue_count,
         )
@@ -214,6 +228,8 @@ class SimulatedCluster:
             self.pop_users.start(scenario.pop_user_count)
         if scenario.faults.are_prompt and not scenario.faults.duplicate_ids:
             self._look_at_lists()
+        if scenario.faults.are_graceful and scenario.name_server_count > 1:
+            self._look_at_newcomers()
 
     def probe(self) -> None:
         """Send further messages, which the group must consume."""
@@ -336,6 +352,15 @@ class SimulatedCluster:
         self.checkers.lists.check_shares(found, now_ms=self.timeline.now_ms)
         self.timeline.call_in(LIST_LOOK_MS, self._look_at_lists)
 
+    def _look_at_newcomers(self) -> None:
+        groups = [broker.broker.state.consumers.find(GROUP) for broker in self.brokers]
+        listed = {cid for group in groups if group is not None for cid in group.client_ids()}
+        for member in self.live_members:
+            age_ms = self.timeline.now_ms - member.begun_ms
+            if age_ms > NEWCOMER_MS and member.client_id not in listed:
+                self.checkers.fail(f"no broker lists {member.name} {age_ms} ms after its start")
+        self.timeline.call_in(LIST_LOOK_MS, self._look_at_newcomers)
+
     # --- running ----------------------------------------------------------------------------
 
     def run(self, *, until_ms: int) -> None:
@@ -397,6 +422,29 @@ class SimulatedCluster:
                 return True
         return False
 
+    def _has_old_route(self, server: NameServerNode, topic: str) -> bool:
+        """Return whether a name server gives other queues of a topic than the running brokers."""
+        route = server.machine.routes.find_route(topic)
+        given = {queues.broker_name: queues for queues in route.queue_datas} if route else {}
+        for broker in self.brokers:
+            known = broker.broker.state.topics.find(topic) if broker.process is not None else None
+            queues = given.get(broker.name)
+            if known is not None and (
+                queues is None
+                or queues.read_queue_nums != known.read_queue_nums
+                or queues.write_queue_nums != known.write_queue_nums
+            ):
+                return True
+        return False
+
+    def find_old_route(self) -> str | None:
+        """Return a name server that gives an old route of the group's topics, None for none."""
+        for server in self.name_servers:
+            for topic in (TOPIC, retry_topic(GROUP)):
+                if server.process is None or self._has_old_route(server, topic):
+                    return f"{server.address} gives an old route of {topic}"
+        return None
+
     def are_producers_done(self) -> bool:
         """Return whether all messages were sent."""
         transactions_done = all(producer.is_done for producer in self.live_transactions)
@@ -435,8 +483,9 @@ class SimulatedCluster:
                 broker.start()
             elif broker.process.is_frozen:
                 broker.process.thaw()
-        if self.name_server.process is None:
-            self.name_server.start()
+        for server in self.name_servers:
+            if server.process is None:
+                server.start()
         for member in self.members:
             if member.process.is_alive and member.process.is_frozen:
                 member.process.thaw()

@@ -28,8 +28,11 @@ class Faults:
             machine loses power at once.
         locks_lost: a broker is killed and starts again without its file of locks.
         broker_freeze: a broker stands still for a while.
-        name_server_kill: the name server forgets everything.
-        late_retry_topic: 1 if the name server is killed before it knows the group's retry topic,
+        name_server_kill: a name server is killed, and forgets everything.
+        name_server_away: a name server's machine loses power and is silent for a while.
+        name_server_behind: a name server runs, and gets nothing from brokers for a while, so that
+            its routes grow old.
+        late_retry_topic: 1 if name servers are killed before they know the group's retry topic,
             so that members find retries in it when they come.
         disk_slow: syncs of a broker take seconds, all of them or those of some files.
         disk_full: a broker's disk is full for a while.
@@ -67,6 +70,8 @@ class Faults:
     locks_lost: float = 0.0
     broker_freeze: float = 0.0
     name_server_kill: float = 0.0
+    name_server_away: float = 0.0
+    name_server_behind: float = 0.0
     late_retry_topic: float = 0.0
     disk_slow: float = 0.0
     disk_full: float = 0.0
@@ -89,8 +94,13 @@ class Faults:
 
     @property
     def are_graceful(self) -> bool:
-        """Whether all faults are among `GRACEFUL_FAULTS`."""
-        return keep_only(self, GRACEFUL_FAULTS) == self
+        """Whether all faults are among `GRACEFUL_FAULTS` and `NAME_SERVER_FAULTS`."""
+        return keep_only(self, (*GRACEFUL_FAULTS, *NAME_SERVER_FAULTS)) == self
+
+    @property
+    def strike_name_servers(self) -> bool:
+        """Whether name servers fail."""
+        return any(getattr(self, name) for name in NAME_SERVER_FAULTS)
 
     @property
     def are_prompt(self) -> bool:
@@ -100,6 +110,8 @@ class Faults:
 
 # Faults that lose and delay nothing: members come and go, listeners are slow, clients' clocks jump.
 GRACEFUL_FAULTS = ("member_join", "member_leave", "slow_listener", "client_clock_jump")
+# Faults of name servers: routes are late or old, and what is under way goes on.
+NAME_SERVER_FAULTS = ("name_server_kill", "name_server_away", "name_server_behind")
 # Faults that every side sees at once: brokers and hosts run on, and the network delivers.
 PROMPT_FAULTS = (*GRACEFUL_FAULTS, "failing_listener", "member_crash", "reset", "locks_lost")
 # Settings of faults that have no instants.

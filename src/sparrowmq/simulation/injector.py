@@ -13,7 +13,7 @@ from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import TIMED_FAULTS
 from sparrowmq.simulation.members import MemberHost
 from sparrowmq.simulation.network import End
-from sparrowmq.simulation.nodes import BrokerNode, WriteMoment
+from sparrowmq.simulation.nodes import BrokerNode, NameServerNode, WriteMoment
 from sparrowmq.simulation.process import Process
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 
@@ -52,6 +52,16 @@ _of_broker = _of(lambda cluster: [b for b in cluster.brokers if b.process is not
 _of_member = _of(lambda cluster: cluster.live_members)
 
 
+def _find_well_name_servers(cluster: SimulatedCluster) -> Sequence[NameServerNode]:
+    """Return those that may fail: one at a time where newcomers must find their brokers."""
+    now_ms, servers = cluster.timeline.now_ms, cluster.name_servers
+    well = [s for s in servers if s.process is not None and s.behind_until_ms <= now_ms]
+    return () if cluster.scenario.faults.are_graceful and len(well) < len(servers) else well
+
+
+_of_name_server = _of(_find_well_name_servers)
+
+
 class Injector:
     """Injects the faults of `Faults` until it is stopped.
 
@@ -87,21 +97,18 @@ class Injector:
         self._is_stopped = True
 
     def _hide_retry_topic(self) -> None:
-        """Kill the name server once a broker has made the group's retry topic."""
+        """Kill the name servers once a broker has made the group's retry topic."""
         cluster, topic = self.cluster, retry_topic(GROUP)
-        name_server = cluster.name_server
         if self._is_stopped:
             return
         if not any(broker.broker.state.topics.find(topic) for broker in cluster.brokers):
             cluster.timeline.call_in(1, self._hide_retry_topic)
-        elif name_server.process is not None:
-            name_server.kill()
-            cluster.trace.add("the name server is killed before it knows the retry topic")
-            self._later(RETRIES_HIDDEN_MS, self._start_name_server)
-
-    def _start_name_server(self) -> None:
-        if self.cluster.name_server.process is None:
-            self.cluster.name_server.start()
+            return
+        for server in cluster.name_servers:
+            if server.process is not None:
+                server.kill()
+                cluster.trace.add(f"{server.address} is killed before it knows the retry topic")
+                self._later(RETRIES_HIDDEN_MS, partial(_start_name_server, server))
 
     def _plan(self, name: str, rate: float, dice: Dice) -> None:
         delay_ms = int(dice.expovariate(rate / _MINUTE_MS))
@@ -163,9 +170,9 @@ class Injector:
         clients = [member.process.host for member in cluster.live_members]
         clients += [producer.process.host for producer in cluster.producers]
         clients += [producer.process.host for producer in cluster.live_transactions]
-        name_server = cluster.name_server.address.rpartition(":")[0]
         if self.dice.random() < 0.2:
-            return self.dice.choice([*clients, *servers]), name_server
+            source, hosts = self.dice.choice([*clients, *servers]), cluster.name_servers
+            return source, hosts[0].host if len(hosts) == 1 else self.dice.choice(hosts).host
         return self.dice.choice(clients), self.dice.choice(servers)
 
     # --- servers ----------------------------------------------------------------------------
@@ -248,13 +255,27 @@ class Injector:
         self._later(duration_ms, process.thaw)
         return f"{broker.name} stands still for {duration_ms} ms"
 
-    def _name_server_kill(self) -> str | None:
-        name_server = self.cluster.name_server
-        if name_server.process is None:
-            return None
-        name_server.kill()
-        self._later(self.dice.choice((50, 5_000, 20_000)), self._start_name_server)
-        return "the name server is killed"
+    @_of_name_server
+    def _name_server_kill(self, server: NameServerNode) -> str | None:
+        server.kill()
+        delay_ms = self.dice.choice((50, 5_000, 20_000))
+        self._later(delay_ms, partial(_start_name_server, server))
+        return f"name server {server.address} is killed"
+
+    @_of_name_server
+    def _name_server_away(self, server: NameServerNode) -> str | None:
+        server.power_off()
+        delay_ms = self.dice.randrange(5_000, 60_000)
+        self._later(delay_ms, partial(_start_name_server, server))
+        return f"name server {server.address} is away for {delay_ms} ms"
+
+    @_of_name_server
+    def _name_server_behind(self, server: NameServerNode) -> str | None:
+        network, duration_ms = self.cluster.network, self.dice.randrange(5_000, 60_000)
+        for broker in self.cluster.brokers:
+            network.cut(broker.host, server.host, duration_ms=duration_ms)
+        server.behind_until_ms = self.cluster.timeline.now_ms + duration_ms
+        return f"name server {server.address} gets nothing from brokers for {duration_ms} ms"
 
     @_of_broker
     def _disk_slow(self, broker: BrokerNode) -> str | None:
@@ -403,3 +424,8 @@ class Injector:
         processes = [member.process for member in cluster.live_members]
         processes += [producer.process for producer in cluster.producers]
         return processes + [producer.process for producer in cluster.live_transactions]
+
+
+def _start_name_server(server: NameServerNode) -> None:
+    if server.process is None:
+        server.start()

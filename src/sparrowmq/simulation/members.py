@@ -13,7 +13,6 @@ from functools import partial
 from sparrowmq.calling.effects import Answer, Operation
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.member_events import begin_leaving, note_connection_lost, serve_request
-from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
@@ -77,6 +76,7 @@ class MemberHost:
         self._running: RunningCalls = {}
         self._forgiven: set[object] = set()
         self.process = world.start_process(name, host)
+        self.begun_ms = world.timeline.now_ms
         timestamp_ms = self.process.timestamp_ms()
         topics = (topic, retry_topic(config.group))
         listener: Listener = make_listener(  # type: ignore[assignment]
@@ -84,7 +84,7 @@ class MemberHost:
         )
         self.subscriber = Subscriber(
             config=config,
-            name_servers=NameServers((world.name_server,)),
+            name_servers=world.make_name_servers(),
             subscriptions={t: parse_subscription(t, "*", sub_version=timestamp_ms) for t in topics},
             listener=listener,
             callbacks=RebalanceCallbacks(),
@@ -268,7 +268,7 @@ def make_publisher(group: str, process: Process, world: Surroundings, dice: Dice
     """Return the publisher of a process."""
     return Publisher(
         config=ProducerConfig(group=group, client_id=f"{process.host}@{process.name}"),
-        name_servers=NameServers((world.name_server,)),
+        name_servers=world.make_name_servers(),
         ids=UniqIdGenerator(
             bytes(map(int, process.host.split("."))),
             dice.randrange(1, 1 << 16),

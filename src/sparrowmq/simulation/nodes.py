@@ -1,4 +1,4 @@
-"""The servers of a simulated cluster: a name server, and brokers with their disks.
+"""The servers of a simulated cluster: name servers, and brokers with their disks.
 
 A host outlives its process. Each start makes a new `broker/host.py`, which `broker/server.py` runs
 on an event loop, over the content of the disk. Tests: test_runs.py.
@@ -82,20 +82,38 @@ class WriteMoment(Enum):
 
 
 class NameServerNode:
-    """The machine of the name server, which keeps no files."""
+    """The machine of a name server, which keeps no files.
 
-    def __init__(self, world: Surroundings) -> None:
-        self.address = world.name_server
-        self._world = world
+    Args:
+        has_old_route: returns whether the name server's route of a topic is not the brokers'.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        world: Surroundings,
+        has_old_route: Callable[[NameServerNode, str], bool],
+    ) -> None:
+        self.address = address
+        self.host = address.rpartition(":")[0]
         self.process: Process | None = None
+        # The instant until which it gets nothing from brokers.
+        self.behind_until_ms = 0
+        self._world, self._has_old_route = world, has_old_route
 
     def start(self) -> None:
-        """Start the process."""
-        host = self.address.rpartition(":")[0]
-        process = self.process = self._world.start_process("name-server", host)
-        machine = NameServer()
-        on_failure = self._world.checkers.note_failure
-        server = SimulatedServer(process, self._world.network, machine, on_failure=on_failure)
+        """Start the process, which knows nothing."""
+        world = self._world
+        process = self.process = world.start_process(f"name-server {self.address}", self.host)
+        machine = self.machine = NameServer()
+        server = SimulatedServer(
+            process,
+            world.network,
+            machine,
+            on_failure=world.checkers.note_failure,
+            on_request=self._note_request,
+        )
+        world.network.power_on(self.host)
         server.listen(self.address)
 
         def tick() -> None:
@@ -110,6 +128,18 @@ class NameServerNode:
             self.process.kill()
             self._world.network.drop_process(self.process)
             self.process = None
+
+    def power_off(self) -> None:
+        """Cut the machine's power: nothing answers at its address."""
+        if self.process is not None:
+            self.process.kill()
+            self._world.network.power_off(self.process)
+            self.process = None
+
+    def _note_request(self, _: Connection, command: RemotingCommand) -> None:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            is_old = self._has_old_route(self, (command.ext_fields or {})["topic"])
+            self._world.checkers.notices["old routes given"] += is_old
 
 
 class BrokerNode:
@@ -221,7 +251,7 @@ class BrokerNode:
         self._backs, self._to_confirm = {}, set()
         self._unwell_ms = self._timeline.now_ms
         self._host = BrokerHost(
-            self.broker, self.storage, self, name_servers=[self._world.name_server]
+            self.broker, self.storage, self, name_servers=self._world.name_servers
         )
         self._server = SimulatedServer(
             process,

@@ -69,6 +69,7 @@ class PopUsers:
     Args:
         ledgers: by group.
         dice: all choices are its.
+        make_name_servers: makes the list of name servers of a user.
         brokers: the names of the brokers.
     """
 
@@ -80,7 +81,7 @@ class PopUsers:
         ledgers: Mapping[str, PopLedger],
         dice: Dice,
         *,
-        name_server: str,
+        make_name_servers: Callable[[], NameServers],
         topic: str,
         brokers: list[str],
         on_failure: Callable[[str, BaseException], None],
@@ -90,7 +91,7 @@ class PopUsers:
         self._trace = trace
         self._ledgers = ledgers
         self._dice = dice
-        self._name_server = name_server
+        self._make_name_servers = make_name_servers
         self._topic = topic
         self._brokers = brokers
         self._on_failure = on_failure
@@ -137,7 +138,7 @@ class PopUsers:
         self._come_in(self._dice.randrange(50, PAUSE_MS_MAX), run)
 
     def _source(self, group: str) -> PopSource:
-        directory = Directory(name_servers=NameServers((self._name_server,)))
+        directory = Directory(name_servers=self._make_name_servers())
         every = parse_subscription(self._topic, "*", sub_version=0)
         return PopSource(directory, group, {self._topic: every}, INIT_MIN)
 
@@ -200,7 +201,7 @@ class PopUsers:
                 consume_thread_count=self._dice.choice((1, 1, 4)),
                 consume_message_batch_max_size=self._dice.choice((1, 1, 4)),
             ),
-            name_servers=NameServers((self._name_server,)),
+            name_servers=self._make_name_servers(),
             subscriptions={self._topic: parse_subscription(self._topic, "*", sub_version=0)},
             listener=self._make_listener(),
             callbacks=RebalanceCallbacks(),

@@ -75,6 +75,9 @@ _TRANSACTIONS_SHARE = 0.3
 _PRODUCER_CRASHES_MAX = 6.0
 # The share of runs with users that consume by messages, and how many there are.
 _POPS_SHARE, _POP_USERS = 0.15, 6
+# The share of runs with two name servers, and the highest rates of their faults.
+_NAME_SERVERS_SHARE = 0.25
+_NAME_SERVER_RATES = {"name_server_kill": 2.0, "name_server_away": 2.0, "name_server_behind": 3.0}
 # The time between two looks at the world after the heal.
 LOOK_MS = 500
 # The share of runs whose members share one client id.
@@ -101,6 +104,8 @@ BUSY_MESSAGE_COUNT = 300
 # What many runs together must come to: a situation that none meets is not proved.
 SITUATIONS = (
     *TIMED_FAULTS,
+    "name servers changed",
+    "old routes given",
     "messages delivered again",
     "messages sent back",
     "messages expired",
@@ -252,9 +257,23 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
         is_wanted = Random(f"{seed} pops").random() < _POPS_SHARE
         if scenario.sync_flush and has_right_clocks and is_wanted:
             scenario = replace(scenario, pop_user_count=_POP_USERS)
+    dice = Random(f"{seed} name servers")
+    if dice.random() < _NAME_SERVERS_SHARE:
+        scenario = _with_name_servers(scenario, dice)
     if only is not None:
         scenario = replace(scenario, faults=keep_only(scenario.faults, only))
     return run_scenario(seed, scenario)
+
+
+def _with_name_servers(scenario: Scenario, dice: Dice) -> Scenario:
+    """Return the scenario with two name servers, which fail unless all faults must be noticed."""
+    faults = scenario.faults
+    # Members that only come and go need no name server to hand queues over.
+    may_fail = faults.are_graceful or not faults.are_prompt
+    if may_fail and not (faults.duplicate_ids or faults.late_retry_topic):
+        rates = {name: rate * dice.random() for name, rate in _NAME_SERVER_RATES.items()}
+        faults = replace(faults, **rates)
+    return replace(scenario, name_server_count=2, faults=faults)
 
 
 def _with_transactions(scenario: Scenario, dice: Dice) -> Scenario:
@@ -321,8 +340,9 @@ def run_scenario(seed: int, scenario: Scenario) -> RunOutcome:
 def _expect_health(cluster: SimulatedCluster) -> None:
     """Demand one owner for every queue, and then the consumption of every message."""
     timeline, checkers = cluster.timeline, cluster.checkers
-    are_graceful = cluster.scenario.faults.are_graceful
-    bound_ms = GRACEFUL_OWNERSHIP_BOUND_MS if are_graceful else OWNERSHIP_BOUND_MS
+    faults = cluster.scenario.faults
+    come_and_go = faults.are_graceful and not faults.strike_name_servers
+    bound_ms = GRACEFUL_OWNERSHIP_BOUND_MS if come_and_go else OWNERSHIP_BOUND_MS
     owned_by_ms = timeline.now_ms + bound_ms
     scenario = cluster.scenario
     sent_by_ms = owned_by_ms + scenario.message_count * scenario.pause_ms_max
@@ -334,6 +354,9 @@ def _expect_health(cluster: SimulatedCluster) -> None:
         is_late = timeline.now_ms >= owned_by_ms
         if is_late and not ownership.is_exact:
             checkers.fail(f"{bound_ms} ms after the heal: {ownership}")
+        old = cluster.find_old_route()
+        if is_late and old is not None:
+            checkers.fail(f"{bound_ms} ms after the heal: {old}")
         leaving = [m.name for m in cluster.members if m.is_leaving and m.process.is_alive]
         if leaving and timeline.now_ms >= finished_by_ms:
             checkers.fail(f"{leaving[0]} has not left long after the heal")
@@ -346,7 +369,7 @@ def _expect_health(cluster: SimulatedCluster) -> None:
             finished_by_ms = sent_by_ms + _consumption_bound_ms(checkers)
             continue
         unfinished = checkers.find_unfinished() or cluster.find_undecided()
-        if unfinished is None and not leaving:
+        if unfinished is None and not leaving and old is None:
             return
         if unfinished is not None and timeline.now_ms >= finished_by_ms:
             checkers.fail(f"long after the heal: {unfinished}")
