@@ -108,6 +108,16 @@ def test_commit_for_what_does_not_exist_is_refused(
     assert rig.broker.state.offsets.table().offset_table == {}
 
 
+def test_last_commit_of_a_queue_that_a_topic_hides_is_kept(rig: Any) -> None:
+    rig.send(rig.connect(), queue_id=3)
+    rig.create_topic("T", 2)
+
+    assert commit(rig, 1, queueId="3").code == 0
+    assert commit(rig, 0, queueId="2").code == 1
+    rig.create_topic("T", 4)
+    assert query(rig, queue_id=3).ext_fields == {"offset": "1"}
+
+
 def test_commit_far_beyond_the_end_is_refused_counted_and_warned_of(rig: Any) -> None:
     for _ in range(2):
         rig.send(rig.connect())

@@ -16,7 +16,11 @@ from sparrowmq.simulation.faults import NAME_SERVER_FAULTS, Faults
 
 pytestmark = pytest.mark.slow
 
-FORGETFUL = Faults(member_join=10.0, member_leave=10.0, **dict.fromkeys(NAME_SERVER_FAULTS, 4.0))
+FORGETFUL = Faults(
+    member_join=10.0,
+    member_leave=10.0,
+    **dict.fromkeys(NAME_SERVER_FAULTS, 4.0),  # type: ignore[arg-type]
+)
 AWAY = Faults(name_server_away=6.0)
 TWO: dict[str, Any] = {"name_server_count": 2, "fault_ms": 60_000}
 LATE = "no broker lists member-"

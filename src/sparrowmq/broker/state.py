@@ -230,12 +230,18 @@ class BrokerState:
         return offset <= self.store.queues.max_offset(topic, queue_id) + COMMIT_AHEAD_MAX
 
     def has_queue(self, queue: MessageQueue) -> bool:
-        """Return whether a queue is one of this broker's."""
+        """Return whether a queue is one of this broker's, or was one and has had messages.
+
+        A topic with fewer queues hides the others: their owners finish and commit what they have
+        in hand, and with more queues again the group goes on from there.
+        """
         topic = self.topics.find(queue.topic)
+        if topic is None or queue.broker_name != self.config.broker_name:
+            return False
+        count = max(topic.read_queue_nums, topic.write_queue_nums)
         return (
-            topic is not None
-            and queue.broker_name == self.config.broker_name
-            and 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
+            0 <= queue.queue_id < count
+            or self.store.queues.max_offset(queue.topic, queue.queue_id) > 0
         )
 
     def count_stored(self, topic: TopicConfig) -> int:

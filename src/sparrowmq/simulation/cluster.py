@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import product, repeat
 from typing import Any
 
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.transaction_checks import TRANSACTION_GROUP
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import create_topic
+from sparrowmq.client.operations.topics import plan_topic_update, update_topic
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS, MARKED_LEASE_RENEWAL_MS
+from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import TRANS_HALF_TOPIC, retry_topic
 from sparrowmq.simulation import transaction_producers
@@ -53,6 +57,8 @@ PULL_SUSPEND_MS = 15_000
 EVENTS_MAX = 400_000
 EVENTS_AT_ONCE_MAX = 3_000
 PROBE_PAUSE_MS = 200
+# From one try of an operator to change the number of queues to the next.
+QUEUES_RETRY_MS = 500
 # The time in which a broker must list exactly the live members, if every side sees faults at once.
 # A member whose broker was away for a moment tries again after a second.
 LIST_NOTICE_MS = 2_000
@@ -180,6 +186,8 @@ class SimulatedCluster:
         ]
         # The group's retry topic has a queue on each broker.
         retries = [MessageQueue(retry_topic(GROUP), broker.name, 0) for broker in self.brokers]
+        # The numbers of the topic's queues on each broker so far, the last of which is wanted.
+        self._queue_counts = [scenario.queue_count]
         self.all_queues = (*self.queues, *retries)
         self.members: list[MemberHost] = []
         self.producers: list[ProducerHost] = []
@@ -254,6 +262,26 @@ class SimulatedCluster:
             notice_pause_ms=self.scenario.notice_pause_ms,
         )
 
+    def change_queues(self, count: int) -> None:
+        """Let an operator give the topic another number of queues on each broker."""
+        self._queue_counts.append(count)
+        process = self._world.start_process("operator", "10.0.0.9")
+        driver = SimulatedDriver(process, self.network, on_failure=self.checkers.note_failure)
+        driver.start(self._set_queues(count), name="operate", on_done=lambda _: None)
+
+    def _set_queues(self, count: int) -> Operation[None]:
+        """Change the brokers that answer; once all is healed, all of them."""
+        directory = Directory(name_servers=self._world.make_name_servers())
+        while count == self.queue_count:
+            with suppress(SparrowError):
+                changes = yield from plan_topic_update(
+                    directory, TOPIC, read_queues=count, write_queues=count
+                )
+                yield from update_topic(directory, changes)
+                if len(changes) == len(self.brokers):
+                    return
+            yield from sleep(QUEUES_RETRY_MS)
+
     def _run_as_admin(self, operation: Operation[Any]) -> None:
         process = self._world.start_process("admin", "10.0.0.9")
         driver = SimulatedDriver(process, self.network, on_failure=self.checkers.note_failure)
@@ -271,7 +299,7 @@ class SimulatedCluster:
             f"10.0.3.{number + 1}",
             self._world,
             dice,
-            queues=self.queues,
+            find_queues=self.find_queues,
         )
         self.producers.append(producer)
         producer.start(
@@ -394,12 +422,25 @@ class SimulatedCluster:
         )
 
     @property
+    def queue_count(self) -> int:
+        """The wanted number of the topic's queues on each broker."""
+        return self._queue_counts[-1]
+
+    @property
     def queues(self) -> list[MessageQueue]:
-        """Every queue of the topic."""
+        """Every queue that the topic is to have."""
+        return self._queues_of(repeat(self.queue_count))
+
+    def find_queues(self) -> list[list[MessageQueue]]:
+        """Return what the topic's queues may have been: brokers change one after the other."""
+        counts = product(sorted(set(self._queue_counts)), repeat=len(self.brokers))
+        return [self._queues_of(each) for each in counts]
+
+    def _queues_of(self, counts: Iterable[int]) -> list[MessageQueue]:
         return [
             MessageQueue(TOPIC, broker.name, queue_id)
-            for broker in self.brokers
-            for queue_id in range(self.scenario.queue_count)
+            for broker, count in zip(self.brokers, counts, strict=False)
+            for queue_id in range(count)
         ]
 
     @property
@@ -491,5 +532,9 @@ class SimulatedCluster:
                 member.process.thaw()
         if not self.live_members:
             self.add_member()
+        if len(self._queue_counts) > 1:
+            # What stands in queues that are hidden is not lost.
+            self._queue_counts.append(max(self._queue_counts))
+            self._run_as_admin(self._set_queues(self.queue_count))
         if self.transactions and not self.live_transactions:
             self.add_transactions(0)

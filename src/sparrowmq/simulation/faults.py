@@ -32,6 +32,8 @@ class Faults:
         name_server_away: a name server's machine loses power and is silent for a while.
         name_server_behind: a name server runs, and gets nothing from brokers for a while, so that
             its routes grow old.
+        queues_grow: the topic gets more queues on each broker.
+        queues_shrink: the topic gets fewer queues; the heal shows all again, with their messages.
         late_retry_topic: 1 if name servers are killed before they know the group's retry topic,
             so that members find retries in it when they come.
         disk_slow: syncs of a broker take seconds, all of them or those of some files.
@@ -72,6 +74,8 @@ class Faults:
     name_server_kill: float = 0.0
     name_server_away: float = 0.0
     name_server_behind: float = 0.0
+    queues_grow: float = 0.0
+    queues_shrink: float = 0.0
     late_retry_topic: float = 0.0
     disk_slow: float = 0.0
     disk_full: float = 0.0
@@ -94,13 +98,13 @@ class Faults:
 
     @property
     def are_graceful(self) -> bool:
-        """Whether all faults are among `GRACEFUL_FAULTS` and `NAME_SERVER_FAULTS`."""
-        return keep_only(self, (*GRACEFUL_FAULTS, *NAME_SERVER_FAULTS)) == self
+        """Whether all faults are among `GRACEFUL_FAULTS` and `ROUTE_FAULTS`."""
+        return keep_only(self, (*GRACEFUL_FAULTS, *ROUTE_FAULTS)) == self
 
     @property
-    def strike_name_servers(self) -> bool:
-        """Whether name servers fail."""
-        return any(getattr(self, name) for name in NAME_SERVER_FAULTS)
+    def strike_routes(self) -> bool:
+        """Whether name servers fail, or routes change."""
+        return any(getattr(self, name) for name in ROUTE_FAULTS)
 
     @property
     def are_prompt(self) -> bool:
@@ -112,6 +116,8 @@ class Faults:
 GRACEFUL_FAULTS = ("member_join", "member_leave", "slow_listener", "client_clock_jump")
 # Faults of name servers: routes are late or old, and what is under way goes on.
 NAME_SERVER_FAULTS = ("name_server_kill", "name_server_away", "name_server_behind")
+# Routes that change too.
+ROUTE_FAULTS = (*NAME_SERVER_FAULTS, "queues_grow", "queues_shrink")
 # Faults that every side sees at once: brokers and hosts run on, and the network delivers.
 PROMPT_FAULTS = (*GRACEFUL_FAULTS, "failing_listener", "member_crash", "reset", "locks_lost")
 # Settings of faults that have no instants.

@@ -22,6 +22,8 @@ Strike: TypeAlias = Callable[["Injector"], str | None]
 
 _MINUTE_MS = 60_000
 MEMBERS_MAX = 6
+# The most queues of the topic on each broker.
+QUEUES_MAX = 10
 # The most transactions of a producer that replaces a killed one.
 TRANSACTIONS_MAX = 20
 # The time for which the group's members do not learn of their retry topic: the first retries come.
@@ -276,6 +278,19 @@ class Injector:
             network.cut(broker.host, server.host, duration_ms=duration_ms)
         server.behind_until_ms = self.cluster.timeline.now_ms + duration_ms
         return f"name server {server.address} gets nothing from brokers for {duration_ms} ms"
+
+    def _queues_grow(self) -> str | None:
+        return self._change_queues(self.cluster.queue_count + self.dice.randrange(1, 4))
+
+    def _queues_shrink(self) -> str | None:
+        return self._change_queues(self.cluster.queue_count - self.dice.randrange(1, 4))
+
+    def _change_queues(self, count: int) -> str | None:
+        count = min(max(count, 1), QUEUES_MAX)
+        if count == self.cluster.queue_count:
+            return None
+        self.cluster.change_queues(count)
+        return f"the topic is to have {count} queues on each broker"
 
     @_of_broker
     def _disk_slow(self, broker: BrokerNode) -> str | None:

@@ -245,7 +245,7 @@ class ProducerHost:
         world: Surroundings,
         dice: Dice,
         *,
-        queues: Sequence[MessageQueue],
+        find_queues: Callable[[], Sequence[Sequence[MessageQueue]]],
     ) -> None:
         self.process = world.start_process(name, host)
         self.is_done = False
@@ -254,7 +254,7 @@ class ProducerHost:
         self._driver = SimulatedDriver(
             self.process, world.network, on_failure=checkers.note_failure
         )
-        self._sends = Sends(publisher, self._driver, queues, checkers, dice)
+        self._sends = Sends(publisher, self._driver, find_queues, checkers, dice)
 
     def start(self, make: Callable[[Sends], Operation[int]]) -> None:
         """Start the operation that sends."""

@@ -19,6 +19,7 @@ from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.cluster import Scenario, SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import (
+    NAME_SERVER_FAULTS,
     TIMED_FAULTS,
     Faults,
     describe,
@@ -78,6 +79,8 @@ _POPS_SHARE, _POP_USERS = 0.15, 6
 # The share of runs with two name servers, and the highest rates of their faults.
 _NAME_SERVERS_SHARE = 0.25
 _NAME_SERVER_RATES = {"name_server_kill": 2.0, "name_server_away": 2.0, "name_server_behind": 3.0}
+# The share of runs whose topic gets more queues and fewer, and the highest rate of both.
+_QUEUES_SHARE, _QUEUES_RATE = 0.2, 4.0
 # The time between two looks at the world after the heal.
 LOOK_MS = 500
 # The share of runs whose members share one client id.
@@ -260,6 +263,9 @@ def run_seed(seed: int, *, only: Iterable[str] | None = None) -> RunOutcome:
     dice = Random(f"{seed} name servers")
     if dice.random() < _NAME_SERVERS_SHARE:
         scenario = _with_name_servers(scenario, dice)
+    dice = Random(f"{seed} queues")
+    if dice.random() < _QUEUES_SHARE:
+        scenario = _with_changing_queues(scenario, dice)
     if only is not None:
         scenario = replace(scenario, faults=keep_only(scenario.faults, only))
     return run_scenario(seed, scenario)
@@ -272,8 +278,21 @@ def _with_name_servers(scenario: Scenario, dice: Dice) -> Scenario:
     may_fail = faults.are_graceful or not faults.are_prompt
     if may_fail and not (faults.duplicate_ids or faults.late_retry_topic):
         rates = {name: rate * dice.random() for name, rate in _NAME_SERVER_RATES.items()}
-        faults = replace(faults, **rates)
+        faults = replace(faults, **rates)  # type: ignore[arg-type]
     return replace(scenario, name_server_count=2, faults=faults)
+
+
+def _with_changing_queues(scenario: Scenario, dice: Dice) -> Scenario:
+    """Return the scenario with a changing number of queues, unless changes must be noticed soon."""
+    faults, grow, shrink = scenario.faults, dice.random(), dice.random()
+    is_noticed = faults.are_prompt and not faults.are_graceful
+    is_kill = keep_only(faults, ("broker_kill", *NAME_SERVER_FAULTS)) == faults
+    if is_noticed or is_kill or faults.duplicate_ids:
+        return scenario
+    # A pop that waits finds no message of a queue that is hidden.
+    shrink_rate = 0.0 if scenario.pop_user_count else _QUEUES_RATE * shrink
+    faults = replace(faults, queues_grow=_QUEUES_RATE * grow, queues_shrink=shrink_rate)
+    return replace(scenario, faults=faults)
 
 
 def _with_transactions(scenario: Scenario, dice: Dice) -> Scenario:
@@ -341,7 +360,7 @@ def _expect_health(cluster: SimulatedCluster) -> None:
     """Demand one owner for every queue, and then the consumption of every message."""
     timeline, checkers = cluster.timeline, cluster.checkers
     faults = cluster.scenario.faults
-    come_and_go = faults.are_graceful and not faults.strike_name_servers
+    come_and_go = faults.are_graceful and not faults.strike_routes
     bound_ms = GRACEFUL_OWNERSHIP_BOUND_MS if come_and_go else OWNERSHIP_BOUND_MS
     owned_by_ms = timeline.now_ms + bound_ms
     scenario = cluster.scenario

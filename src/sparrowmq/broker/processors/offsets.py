@@ -71,10 +71,10 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
     Lowering an offset must work: Java's clients and tools reset and correct offsets by this
     request. Only a member whose queue another listed member has locked cannot mean it: it stood
     still and does not know yet that it is the former owner. Its commit is answered and ignored.
-    Differs from RocketMQ 4.9:
-    offsets of topics and queues that do not exist are refused (as in 5.x), so the table stays
-    bounded. Differs from RocketMQ: an offset far beyond the queue's end is refused, since the group
-    would skip messages that are yet to come.
+    Differs from RocketMQ 4.9: offsets of topics that do not exist are refused, as in 5.x, and of
+    queues that neither exist nor have had messages, so the table stays bounded. Differs from
+    RocketMQ: an offset far beyond the queue's end is refused, since the group would skip messages
+    that are yet to come.
     """
     header = decode_header(UpdateConsumerOffsetRequestHeader, request.command.ext_fields)
     topic = state.topics.find(header.topic)
@@ -83,7 +83,8 @@ def update_consumer_offset(state: BrokerState, request: Request) -> Sequence[Out
             ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!", ext_fields={}
         )
     queue_count = max(topic.read_queue_nums, topic.write_queue_nums)
-    if not 0 <= header.queue_id < queue_count or header.commit_offset < 0:
+    queue = MessageQueue(header.topic, state.config.broker_name, header.queue_id)
+    if not state.has_queue(queue) or header.commit_offset < 0:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR,
             f"offset {header.commit_offset} of queueId[{header.queue_id}] is illegal, "
