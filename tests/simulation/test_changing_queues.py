@@ -17,14 +17,19 @@ pytestmark = pytest.mark.slow
 
 CHANGING = Faults(queues_grow=10.0, queues_shrink=10.0)
 BUSY: dict[str, Any] = {"message_count": 400, "pause_ms_max": 100, "fault_ms": 40_000}
-IN_ORDER = BUSY | {"is_orderly": True, "delayed_share": 0.3, "transaction_count": 60}
+IN_ORDER: dict[str, Any] = BUSY | {
+    "is_orderly": True,
+    "delayed_share": 0.3,
+    "transaction_count": 60,
+}
 AGAIN = ": delivered again after a handover"
 mistake = Mistakes()
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_queues_come_and_go_and_no_message_is_skipped_or_comes_again(is_orderly: bool) -> None:
-    found = run_calm(CHANGING, seeds=6, **IN_ORDER | {"is_orderly": is_orderly})
+    settings: dict[str, Any] = IN_ORDER | {"is_orderly": is_orderly}
+    found = run_calm(CHANGING, seeds=6, **settings)
 
     assert [outcome.violation for outcome in found] == [None] * 6
     assert {"queues_grow", "queues_shrink"} <= {name for each in found for name in each.struck}

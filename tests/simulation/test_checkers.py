@@ -366,7 +366,7 @@ def test_message_of_a_key_stands_behind_earlier_ones_that_are_safe(
     bench: Bench, status: SendStatus, is_found: bool
 ) -> None:
     nothing: Any = None
-    sends = Sends(nothing, nothing, [QUEUE], bench.checkers, nothing)
+    sends = Sends(nothing, nothing, lambda: [[QUEUE]], bench.checkers, nothing)
     earlier = Queued(b"m0")
     earlier.done(SendResult(status, "id0", "", QUEUE, 3), None)
 

@@ -149,17 +149,7 @@ class SimulatedCluster:
             keeps_members=is_alone and scenario.broker_count == 1,
         )
         if scenario.pop_user_count:
-            self.checkers.pops = {
-                group: PopLedger(
-                    self.checkers.fail,
-                    lambda: self.timeline.now_ms,
-                    group,
-                    TOPIC,
-                    retries_max=RETRIES_MAX,
-                    is_orderly=group == ORDER_GROUP,
-                )
-                for group in (POP_GROUP, ORDER_GROUP)
-            }
+            self.checkers.pops = {g: self._make_pop_ledger(g) for g in (POP_GROUP, ORDER_GROUP)}
         self.network = Network(self.timeline, make_dice("network"))
         self.dice = make_dice("cluster")
         self.workload = Workload(
@@ -242,6 +232,16 @@ class SimulatedCluster:
     def probe(self) -> None:
         """Send further messages, which the group must consume."""
         self._add_producer(self.scenario.probe_count, PROBE_PAUSE_MS)
+
+    def _make_pop_ledger(self, group: str) -> PopLedger:
+        return PopLedger(
+            self.checkers.fail,
+            lambda: self.timeline.now_ms,
+            group,
+            TOPIC,
+            retries_max=RETRIES_MAX,
+            is_orderly=group == ORDER_GROUP,
+        )
 
     def _make_broker(self, number: int, dice: Dice) -> BrokerNode:
         return BrokerNode(
