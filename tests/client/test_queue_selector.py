@@ -34,6 +34,15 @@ def test_each_topic_uses_all_its_queues_however_many_topics_take_turns(
     assert {queue: 3 for queues in topics for queue in queues} == used
 
 
+def test_broker_to_avoid_is_the_one_that_serves_the_queue() -> None:
+    selector = QueueSelector(lambda: 0)
+    served = {A0: "x", A1: "y", B0: "x"}.__getitem__
+
+    assert selector.next_queue(QUEUES, served, avoid_broker="x") == A1
+    selector.note_latency("y", LATE_MS, 0)
+    assert [selector.next_queue(QUEUES, served) for _ in range(2)] == [A0, B0]
+
+
 @given(st.integers(min_value=1, max_value=8), st.integers(min_value=2, max_value=4))
 def test_retries_use_all_queues_of_the_other_brokers(topic_count: int, broker_count: int) -> None:
     selector = QueueSelector(lambda: 7)

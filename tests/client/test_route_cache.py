@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from golden import each_case
-from sparrowmq.client.route_cache import RouteCache, route_from, route_from_template
-from sparrowmq.model import MessageQueue
+from sparrowmq.client.route_cache import (
+    QUEUES_MAX,
+    RouteCache,
+    TopicRoute,
+    check_route,
+    route_from,
+    route_from_template,
+)
+from sparrowmq.errors import RemoteProtocolError
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.queue import queue_order
-from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, decode_body
+from sparrowmq.protocol.bodies import (
+    BrokerData,
+    QueueData,
+    TopicQueueMappingInfo,
+    TopicRouteAnswer,
+    decode_body,
+)
 
 
 def route_data(
     *queues: tuple[str, int, int, int],
     brokers: dict[str, dict[int, str]] | None = None,
     order: str | None = None,
-) -> TopicRouteData:
+) -> TopicRouteAnswer:
     """Make a route of (broker name, read queues, write queues, permission)."""
     addresses = {name: {0: f"{name}:1"} for name, *_ in queues} if brokers is None else brokers
-    return TopicRouteData(
+    return TopicRouteAnswer(
         broker_datas=[BrokerData(broker_name=n, broker_addrs=a) for n, a in addresses.items()],
         queue_datas=[
             QueueData(broker_name=n, read_queue_nums=r, write_queue_nums=w, perm=p)
@@ -106,7 +123,7 @@ def test_address_falls_back_to_the_next_id_and_then_to_any() -> None:
 
 @each_case("bodies.jsonl", "route-")
 def test_queues_are_those_of_apaches_client(case: dict[str, Any]) -> None:
-    data = decode_body(TopicRouteData, bytes.fromhex(case["hex"]))
+    data = decode_body(TopicRouteAnswer, bytes.fromhex(case["hex"]))
 
     route = route_from("T", data, now_ms=0)
 
@@ -114,6 +131,86 @@ def test_queues_are_those_of_apaches_client(case: dict[str, Any]) -> None:
     subscribe = [MessageQueue("T", name, n) for name, n in case["subscribeQueues"]]
     assert publish == list(route.publish_queues)
     assert sorted(subscribe, key=queue_order) == list(route.subscribe_queues)
+
+
+def mapping(name: str, epoch: int, *ids: int, total: int = 3, **scope: str) -> Any:
+    ids_here = dict(zip(ids, range(len(ids)), strict=True))
+    return TopicQueueMappingInfo(
+        bname=name, epoch=epoch, total_queues=total, curr_id_map=ids_here, **scope
+    )
+
+
+def static_route(*mappings: Any, order: str | None = None) -> TopicRoute:
+    data = route_data(("a", 2, 2, 6), ("b", 2, 2, 6), order=order)
+    by_broker = {each.bname: each for each in mappings}
+    return route_from("T", replace(data, topic_queue_mapping_by_broker=by_broker), now_ms=0)
+
+
+def test_queues_of_a_static_topic_count_over_its_brokers_and_are_where_the_newest_has_them() -> None:
+    route = static_route(mapping("a", 8, 1, 2), mapping("b", 7, 0, 1, total=2))
+
+    queues = [MessageQueue("T", "__syslo__global__", n) for n in range(3)]
+    assert queues == list(route.publish_queues) == list(route.subscribe_queues)
+    assert [route.host(queue) for queue in queues] == ["b", "a", "a"]
+    cache = RouteCache()
+    cache.update(route)
+    assert [cache.host(queue) for queue in queues] == ["b", "a", "a"]
+    assert cache.master_of(queues[0]) == "b:1"
+
+
+def test_queue_that_no_broker_serves_keeps_its_place() -> None:
+    route = static_route(mapping("b", 7, 2, scope="C"))
+    cache = RouteCache()
+    cache.update(route)
+
+    assert [str(q.queue_id) + q.broker_name for q in route.subscribe_queues] == [
+        "0__syslo__C",
+        "1__syslo__C",
+        "2__syslo__C",
+    ]
+    assert [cache.master_of(queue) for queue in route.subscribe_queues] == [None, None, "b:1"]
+
+
+def test_static_topic_is_written_where_its_order_says() -> None:
+    route = static_route(mapping("b", 7, 0), order="a:1")
+
+    assert queues_of("a0") == route.publish_queues
+    assert {queue.broker_name for queue in route.subscribe_queues} == {"__syslo__global__"}
+
+
+def test_route_has_changed_when_a_queue_has_moved() -> None:
+    cache = RouteCache()
+    cache.update(static_route(mapping("a", 7, 0, 1, 2), mapping("b", 7)))
+
+    assert not cache.update(static_route(mapping("a", 7, 0, 1, 2), mapping("b", 7)))
+    assert cache.update(static_route(mapping("a", 8, 0, 1), mapping("b", 8, 2)))
+
+
+def test_address_of_a_moved_messages_broker_is_its_own() -> None:
+    cache = RouteCache()
+    cache.update(static_route(mapping("b", 7, 0)))
+    message = MessageExt(
+        topic="T",
+        body=b"",
+        properties={},
+        broker_name="__syslo__global__",
+        queue_id=0,
+        queue_offset=0,
+        commit_log_position=0,
+    )
+
+    at_a, elsewhere = (replace(message, store_host=h) for h in ("a:1", "x:1"))
+
+    assert cache.stored_at(at_a) == "a:1"
+    assert cache.stored_at(elsewhere) is None
+
+
+@pytest.mark.parametrize("total", [-1, QUEUES_MAX + 1])
+def test_static_topic_with_impossible_queues_is_refused(total: int) -> None:
+    data = replace(route_data(), topic_queue_mapping_by_broker={"a": mapping("a", 1, total=total)})
+
+    with pytest.raises(RemoteProtocolError, match="queues"):
+        check_route(data)
 
 
 def test_queues_to_divide_are_in_javas_order_of_brokers() -> None:

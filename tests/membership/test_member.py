@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from queue_messages import in_hand, message
+from queue_messages import all_queues, in_hand, message
 from sparrowmq.membership.actions import (
     AbandonPull,
     Acquire,
@@ -742,7 +742,7 @@ def test_lost_connection_registers_and_then_asks_what_the_broker_knows() -> None
     member, _ = joined(Q0, start=9)
     member.due(0)
 
-    member.connection_lost({"b"}, 5_000)
+    member.connection_lost(all_queues(member), 5_000)
 
     # Its broker may have another master now.
     assert member.due(5_000) == [RefreshRoutes(), Heartbeat()]
@@ -758,7 +758,7 @@ def reconnected(offsets: Sequence[int]) -> tuple[GroupMember, int]:
     member.due(1)
     member.committed(Q0, epoch, offset=1, now_ms=1)
     finish(member, deliveries)
-    member.connection_lost({"b"}, 20)
+    member.connection_lost(all_queues(member), 20)
     member.due(20)
     member.heartbeat_done(reached=1, failed=0, now_ms=30)
     assert len(of_type(member.due(30), Regain)) == 1
@@ -807,7 +807,7 @@ def test_offset_that_was_reset_meanwhile_is_kept() -> None:
     for now_ms in (10, 10_010, 20_020):
         member.due(now_ms)
         member.committed(Q0, epoch, offset=3, now_ms=now_ms)
-    member.connection_lost({"b"}, 20_030)
+    member.connection_lost(all_queues(member), 20_030)
     member.due(20_030)
     member.heartbeat_done(reached=1, failed=0, now_ms=20_040)
     member.due(20_040)
@@ -970,7 +970,7 @@ def test_queue_that_is_taken_again_goes_on_though_its_broker_forgets_the_last_co
     member.acquired(Q0, acquire.epoch, offset=2, is_committed=True, now_ms=6)
     member.due(6)
 
-    member.connection_lost({"b"}, 20)
+    member.connection_lost(all_queues(member), 20)
     member.due(20)
     member.heartbeat_done(reached=1, failed=0, now_ms=30)
     (regain,) = of_type(member.due(30), Regain)
@@ -1019,7 +1019,7 @@ def test_who_leaves_looks_for_brokers_and_is_listed_until_the_queues_are_drained
     member.leave(2)
     member.due(2)
 
-    member.connection_lost(["b"], 3)
+    member.connection_lost(all_queues(member), 3)
     begun = member.due(3)
     member.routes_refreshed(found=["T"], has_changed=False, now_ms=4)
     member.heartbeat_done(reached=1, failed=0, now_ms=4)
@@ -1029,7 +1029,7 @@ def test_who_leaves_looks_for_brokers_and_is_listed_until_the_queues_are_drained
     last = member.due(6)
     member.committed(Q0, epoch, offset=2, now_ms=7)
     left = member.due(7)
-    member.connection_lost(["b"], 8)
+    member.connection_lost(all_queues(member), 8)
 
     assert begun == [RefreshRoutes(), Heartbeat()]
     assert len(of_type(again, Regain)) == 1

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queue_messages import message
+from queue_messages import all_queues, message
 from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.coordination.member_marker import MARKED_LEASE_MS
 from sparrowmq.membership.actions import (
@@ -123,7 +123,7 @@ class World:
     def restart_broker(self) -> None:
         self.listed.clear()
         for member in self.members.values():
-            member.connection_lost({"b"}, self.now_ms)
+            member.connection_lost(all_queues(member), self.now_ms)
 
     def produce(self) -> None:
         self.ends[self.chance.choice(QUEUES)] += self.chance.randint(1, 4)

@@ -92,6 +92,7 @@ def test_what_does_not_fit_is_refused_as_ever(subscription: str, what: str) -> N
         (ResponseCode.SUCCESS, {}, None),
         (ResponseCode.SUCCESS, {"minOffset": "-1"}, b"records"),
         (ResponseCode.SUCCESS, {"maxOffset": "9" * 19}, b"records"),
+        (ResponseCode.SUCCESS, {"offsetDelta": "0"}, b"records"),
     ],
 )
 def test_unusual_answers_have_no_form(

@@ -22,6 +22,11 @@ def message(offset: int, queue: MessageQueue = QUEUE, body: bytes = b"x") -> Mes
     )
 
 
+def all_queues(member: GroupMember) -> list[MessageQueue]:
+    """Return the queues that a member has in hand."""
+    return [owned.queue for owned in member.owned_queues()]
+
+
 def in_hand(member: GroupMember, queue: MessageQueue, epoch: int) -> OwnedQueue:
     """Return the queue of that epoch, which the member must have in hand."""
     owned = member.find_queue(queue, epoch)

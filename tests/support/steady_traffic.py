@@ -68,6 +68,26 @@ class SteadyTraffic:
         breaks = {queue: breaks_in(offsets) for queue, offsets in by_queue.items()}
         assert {queue: found for queue, found in breaks.items() if found} == {}
 
+    def assert_keys_in_order(self) -> None:
+        """Check that no message `<key>-<number>` was delivered before its key's earlier ones."""
+        by_key: dict[str, list[int]] = defaultdict(list)
+        for each in self._deliveries():
+            key, _, number = each["body"].partition("-")
+            by_key[key].append(int(number))
+        breaks = {key: breaks_in(numbers) for key, numbers in by_key.items()}
+        assert {key: found for key, found in breaks.items() if found} == {}
+
+    def longest_wait_ms(self) -> float:
+        """Return the longest time from a message's acknowledgement to its first delivery."""
+        first: dict[str, float] = {}
+        for each in self._deliveries():
+            first.setdefault(each["body"], each["at"])
+        return max(first[each["body"]] - each["at"] for each in self.producer.named("sent"))
+
+    def _deliveries(self) -> list[dict[str, Any]]:
+        told = [each for member in self.members for each in member.named("message")]
+        return sorted(told, key=lambda each: each["at"])
+
     def send_more(self, count: int) -> None:
         """Wait until so many further messages are acknowledged."""
         wanted = self.sent_count + count
@@ -133,11 +153,14 @@ def steady_traffic(
     topic: str,
     group: str,
     orderly: bool = False,
+    keys: int | None = None,
 ) -> Generator[SteadyTraffic]:
-    """Start a member in each language, and a producer of ours."""
+    """Start a member in each language, and a producer of ours, which may send by sharding keys."""
     options = {"topic": topic, "group": group} | ({"orderly": "true"} if orderly else {})
     members = [start_member(each, cluster, **options) for each in languages]
-    producer = java.python_peer("produce", nameServer=cluster.name_server, topic=topic, rate=100)
+    verb, more = ("produce", {}) if keys is None else ("produce-by-key", {"keys": keys})
+    at = {"nameServer": cluster.name_server, "topic": topic}
+    producer = java.python_peer(verb, **at, rate=100, **more)
     try:
         yield SteadyTraffic(producer, members, languages)
     finally:

@@ -56,5 +56,6 @@ def note_connection_lost(consumers: Mapping[str, Subscriber], address: str, *, n
         broker_names = subscriber.routes.broker_names_at(address)
         if broker_names:
             subscriber.answered -= {address}
-            subscriber.member.connection_lost(broker_names, now_ms)
+            queues = subscriber.queues_served_by(broker_names)
+            subscriber.member.connection_lost(queues, now_ms)
             subscriber.wake.set()

@@ -12,6 +12,7 @@ Source: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java, M
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TypeAlias
 
 from sparrowmq.client.arguments import check_queue
@@ -63,27 +64,33 @@ class QueueSelector:
         self._avoided_until_ms.pop(broker_name, None)
 
     def next_queue(
-        self, queues: Sequence[MessageQueue], *, avoid_broker: str | None = None, now_ms: int = 0
+        self,
+        queues: Sequence[MessageQueue],
+        host: Callable[[MessageQueue], str] = attrgetter("broker_name"),
+        *,
+        avoid_broker: str | None = None,
+        now_ms: int = 0,
     ) -> MessageQueue:
         """Return the next queue, preferably not of a broker to avoid.
 
         Args:
             queues: those of one topic, at least one.
+            host: gives the name of the broker that serves a queue.
             avoid_broker: the name of the broker that failed last.
         """
         if self._avoided_until_ms:
             until_ms = self._avoided_until_ms
-            well = [q for q in queues if until_ms.get(q.broker_name, now_ms) <= now_ms]
+            well = [q for q in queues if until_ms.get(host(q), now_ms) <= now_ms]
             queues = well or queues
         topic = queues[0].topic
         counter = self._counters.get(topic)
         counter = self._choose_start() if counter is None else counter + 1
         queue = queues[counter % len(queues)]
-        if queue.broker_name == avoid_broker:
+        if avoid_broker is not None and host(queue) == avoid_broker:
             for _ in queues:
                 counter += 1
                 queue = queues[counter % len(queues)]
-                if queue.broker_name != avoid_broker:
+                if host(queue) != avoid_broker:
                     break
         self._counters[topic] = counter
         return queue

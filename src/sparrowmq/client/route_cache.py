@@ -4,6 +4,10 @@ Queues to consume from: of every broker with READ permission, ids 0 ... readQueu
 without a master. Queues to send to: of every broker with WRITE permission *and* a master, ids 0 ...
 writeQueueNums-1, brokers by name; or exactly what `orderTopicConf` says.
 
+A static topic of RocketMQ 5 has queues of a broker that does not exist, with numbers that count over
+all its brokers; its queues move between brokers, and the newest mapping says which broker serves
+one. `RouteCache.host` knows the broker that serves a queue, whatever the topic.
+
 A broker's addresses are those of the newest route that names it; a broker that no route names any
 more is forgotten.
 
@@ -11,25 +15,35 @@ A route beyond the bounds below is refused first: otherwise two numbers of a few
 client build a list of billions of queues.
 
 Source: MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo,
-cleanOfflineBroker.
+cleanOfflineBroker; ClientMetadata.topicRouteData2EndpointsForStaticTopic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from sparrowmq.errors import RemoteProtocolError
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.namespace import Namespace
-from sparrowmq.model.queue import java_order
-from sparrowmq.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, TopicRouteData
+from sparrowmq.model.queue import in_java_order, java_order
+from sparrowmq.protocol.bodies import (
+    MASTER_ID,
+    METADATA_SCOPE_GLOBAL,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    TopicQueueMappingInfo,
+    TopicRouteAnswer,
+)
 
 # The most queues of a topic on all its brokers together, for reading and for writing each.
 QUEUES_MAX = 65_536
 # The most addresses of brokers, masters and slaves, in one answer.
 ADDRESSES_MAX = 1_024
+# MixAll.LOGICAL_QUEUE_MOCK_BROKER_PREFIX: the names of the brokers of static topics begin so.
+_STATIC_PREFIX = "__syslo__"
 # Brokers' queues of topics that the clients of a process share, while their routes say the same.
 _SHARED_QUEUES_MAX = 16
 
@@ -42,6 +56,7 @@ class TopicRoute:
         publish_queues: the writable queues, in the order of the round robin.
         subscribe_queues: the queues that a group's members divide, in Java's order of queues.
         brokers: by broker name, the addresses by broker id.
+        hosts: the names of the brokers that serve the queues of a static topic; empty for others.
         is_template: whether the topic does not exist yet: the route comes from the template topic,
             and the first send creates the topic.
         fetched_ms: the time of the request.
@@ -53,6 +68,7 @@ class TopicRoute:
     brokers: Mapping[str, Mapping[int, str]]
     is_template: bool
     fetched_ms: int
+    hosts: Mapping[MessageQueue, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         # A mapping has no hash.
@@ -66,7 +82,12 @@ class TopicRoute:
             topic=namespace.unwrap(self.topic),
             publish_queues=tuple(map(unwrap, self.publish_queues)),
             subscribe_queues=tuple(map(unwrap, self.subscribe_queues)),
+            hosts={unwrap(queue): name for queue, name in self.hosts.items()},
         )
+
+    def host(self, queue: MessageQueue) -> str:
+        """Return the name of the broker that serves a queue."""
+        return self.hosts.get(queue, queue.broker_name)
 
     def has_equal_content(self, other: TopicRoute) -> bool:
         """Return whether the two routes differ only in their time."""
@@ -74,6 +95,7 @@ class TopicRoute:
             self.publish_queues == other.publish_queues
             and self.subscribe_queues == other.subscribe_queues
             and self.brokers == other.brokers
+            and self.hosts == other.hosts
         )
 
 
@@ -121,6 +143,22 @@ class RouteCache:
                 return addresses[wanted]
         return next((addresses[known] for known in sorted(addresses)), None)
 
+    def host(self, queue: MessageQueue) -> str:
+        """Return the name of the broker that serves a queue, by its topic's route."""
+        route = self._routes.get(queue.topic)
+        return queue.broker_name if route is None else route.host(queue)
+
+    def master_of(self, queue: MessageQueue) -> str | None:
+        """Return the address of the master of a queue's broker; None if it is not known."""
+        return self.master_address(self.host(queue))
+
+    def stored_at(self, message: MessageExt) -> str | None:
+        """Return the address of the broker that stores a message; None if it is not known."""
+        if not is_static(message.queue):
+            return self.address(message.broker_name)
+        # Another broker may serve the queue now, and have another message at the same position.
+        return message.store_host if message.store_host in self.addresses() else None
+
     def addresses(self, *, masters_only: bool = False) -> tuple[str, ...]:
         """Return the addresses of all brokers, by name and id, each once."""
         found = (
@@ -147,7 +185,12 @@ class RouteCache:
                 self._masters[name] = addresses[MASTER_ID]
 
 
-def check_route(data: TopicRouteData) -> None:
+def is_static(queue: MessageQueue) -> bool:
+    """Return whether a queue is one of a static topic."""
+    return queue.broker_name.startswith(_STATIC_PREFIX)
+
+
+def check_route(data: TopicRouteAnswer) -> None:
     """Raise a RemoteProtocolError if a route has more queues or brokers than a topic can have."""
     check_addresses(data.broker_datas)
     names = {queues.broker_name for queues in data.queue_datas}
@@ -157,7 +200,12 @@ def check_route(data: TopicRouteData) -> None:
     if any(min(pair) < 0 for pair in counts):
         raise RemoteProtocolError("a route with a negative number of queues")
     ordered = sum(count for _, count in _parse_order(data.order_topic_conf))
-    count = max(sum(read for read, _ in counts), sum(write for _, write in counts), ordered)
+    totals = [mapping.total_queues for mapping in data.topic_queue_mapping_by_broker.values()]
+    if any(total < 0 for total in totals):
+        raise RemoteProtocolError("a static topic with a negative number of queues")
+    count = max(
+        sum(read for read, _ in counts), sum(write for _, write in counts), ordered, sum(totals)
+    )
     if count > QUEUES_MAX:
         raise RemoteProtocolError(f"a route with {count} queues; a topic has at most {QUEUES_MAX}")
 
@@ -171,21 +219,22 @@ def check_addresses(brokers: Collection[BrokerData]) -> None:
         )
 
 
-def route_from(topic: str, data: TopicRouteData, *, now_ms: int) -> TopicRoute:
+def route_from(topic: str, data: TopicRouteAnswer, *, now_ms: int) -> TopicRoute:
     """Make a route from a name server's answer that passed `check_route`."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queue_datas = sorted(data.queue_datas, key=lambda queues: java_order(queues.broker_name))
+    static, hosts = _static_queues(topic, list(data.topic_queue_mapping_by_broker.values()))
     publish = [
         queue
         for broker_name, count in _parse_order(data.order_topic_conf)
         for queue in _make_queues(topic, broker_name, count)
-    ] or [
+    ] or static or [
         queue
         for queues in queue_datas
         if queues.perm & PERM_WRITE and MASTER_ID in brokers.get(queues.broker_name, {})
         for queue in _make_queues(topic, queues.broker_name, queues.write_queue_nums)
     ]
-    subscribe = [
+    subscribe = static or [
         queue
         for queues in queue_datas
         if queues.perm & PERM_READ
@@ -198,7 +247,35 @@ def route_from(topic: str, data: TopicRouteData, *, now_ms: int) -> TopicRoute:
         brokers=brokers,
         is_template=False,
         fetched_ms=now_ms,
+        hosts=hosts,
     )
+
+
+def _static_queues(
+    topic: str, mappings: Sequence[TopicQueueMappingInfo]
+) -> tuple[list[MessageQueue], dict[MessageQueue, str]]:
+    """Return a static topic's queues, also those that no broker serves, and who serves them."""
+    # The newest of two brokers that both name a queue is right: the other has not heard yet.
+    mappings = sorted(mappings, key=lambda each: (each.epoch, java_order(each.bname)))
+    # The newest mapping counts the queues, which grow in number.
+    counts = {_static_broker(each.scope): each.total_queues for each in mappings}
+    queues = [
+        queue
+        for broker_name in in_java_order(counts)
+        for queue in _make_queues(topic, broker_name, counts[broker_name])
+    ]
+    hosts = {
+        MessageQueue(topic, _static_broker(each.scope), queue_id): each.bname
+        for each in mappings
+        for queue_id in each.curr_id_map
+    }
+    return queues, hosts
+
+
+def _static_broker(scope: str) -> str:
+    # TopicQueueMappingUtils.getMockBrokerName.
+    is_global = scope == METADATA_SCOPE_GLOBAL
+    return _STATIC_PREFIX + (scope.removeprefix("__") if is_global else scope)
 
 
 @lru_cache(maxsize=_SHARED_QUEUES_MAX)

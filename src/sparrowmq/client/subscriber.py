@@ -7,7 +7,7 @@ another thread may do. Tests: test_push_consumer.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol, TypeAlias
@@ -405,14 +405,30 @@ class Subscriber:
         own, namespace = self.retry_topic, self.config.namespace
         return [namespace.unwrap_queue(queue) for queue in queues if queue.topic != own]
 
+    def queues_served_by(self, broker_names: Collection[str]) -> frozenset[MessageQueue]:
+        """Return the queues in hand that these brokers serve."""
+        in_hand, host = self.member.owned_queues(), self.routes.host
+        return frozenset(owned.queue for owned in in_hand if host(owned.queue) in broker_names)
+
     def get_broker_address(self, queue: MessageQueue) -> str:
         """Return the broker address for a queue's requests: the master's, or any without one.
 
         Raises: NoWritableQueue if no address of its broker is known.
         """
-        address = self.routes.address(queue.broker_name)
+        broker_name = self.routes.host(queue)
+        address = self.routes.address(broker_name)
         if address is None:
-            raise NoWritableQueue(f"no address of broker {queue.broker_name!r} is known")
+            raise NoWritableQueue(f"no address of broker {broker_name!r} is known")
+        return address
+
+    def get_stored_address(self, message: MessageExt) -> str:
+        """Return the address of the broker that stores a message.
+
+        Raises: NoWritableQueue if no address of the broker is known.
+        """
+        address = self.routes.stored_at(message)
+        if address is None:
+            raise NoWritableQueue(f"the broker that stores {message.msg_id} is in no known route")
         return address
 
 

@@ -374,14 +374,14 @@ class GroupMember:
         failed: int,
         now_ms: int,
         expiry_ms: int | None = None,
-        silent: Collection[str] = (),
+        silent: Collection[MessageQueue] = (),
         has_returned: bool = False,
     ) -> None:
         """Note how many brokers answered the heartbeat and how many did not.
 
         Args:
             expiry_ms: the time after which a broker forgets a silent member; None if none says so.
-            silent: the names of the brokers that did not answer.
+            silent: the queues whose brokers did not answer.
             has_returned: whether a broker answered that did not answer the last heartbeat, or to
                 which the connection was lost since.
         """
@@ -401,7 +401,7 @@ class GroupMember:
             # The heartbeat makes the group's retry topic.
             self._route_retry_ms = ROUTE_RETRY_FIRST_MS
         for owned in self._wake():
-            if owned.queue.broker_name not in silent:
+            if owned.queue not in silent:
                 owned.heartbeat_answered(sent_ms, now_ms)
 
     def is_listed(self, now_ms: int) -> bool:
@@ -412,18 +412,22 @@ class GroupMember:
         """Send a heartbeat at once: a broker does not know this member or its subscription."""
         self.heartbeat.ask(now_ms)
 
-    def connection_lost(self, broker_names: Collection[str], now_ms: int) -> None:
-        """Send a heartbeat, and doubt what we know: the broker may have been restarted.
+    def connection_lost(self, queues: Collection[MessageQueue], now_ms: int) -> None:
+        """Send a heartbeat, and doubt what we know of a broker's queues: it may have restarted.
 
         It may also have got another master: its route is asked for as often as one that changes.
         """
         self.heartbeat.ask(now_ms)
-        self._routes.ask(now_ms)
-        self._route_retry_ms = min(self._route_retry_ms, ROUTE_AGAIN_FIRST_MS)
+        self.queue_moved(now_ms)
         self._locks.renew_soon(now_ms)
         for owned in self._wake():
-            if owned.queue.broker_name in broker_names:
+            if owned.queue in queues:
                 owned.connection_lost(now_ms)
+
+    def queue_moved(self, now_ms: int) -> None:
+        """Ask for the routes: a broker does not serve a queue, or perhaps not any more."""
+        self._routes.ask(now_ms)
+        self._route_retry_ms = min(self._route_retry_ms, ROUTE_AGAIN_FIRST_MS)
 
     # --- rebalance --------------------------------------------------------------------------
 

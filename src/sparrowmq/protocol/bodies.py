@@ -143,6 +143,9 @@ def _plain_decoder(body_type: type[B]) -> msgspec.json.Decoder[B] | None:
 
 # Topics and routes
 
+# MixAll.METADATA_SCOPE_GLOBAL.
+METADATA_SCOPE_GLOBAL = "__global__"
+
 
 class QueueData(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """The numbers of a topic's queues on a broker, and their permission (`PERM_*`)."""
@@ -163,9 +166,19 @@ class BrokerData(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
 
 class TopicQueueMappingInfo(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """A broker's queues of a static topic (5.x), whose numbers count over all brokers."""
+    """A broker's queues of a static topic (5.x), whose numbers count over all brokers.
 
+    Args:
+        scope: the brokers over which the numbers count: `__global__`, or a cluster's name.
+        epoch: counts the topic's mappings; a queue is where the newest one has it.
+        curr_id_map: by a queue's number over all brokers, its number at this broker.
+    """
+
+    scope: str = METADATA_SCOPE_GLOBAL
     total_queues: Int32 = 0
+    bname: str = ""
+    epoch: Int64 = 0
+    curr_id_map: dict[int, int] = {}
 
 
 class TopicRouteData(Struct, frozen=True, kw_only=True, rename=wire_names()):

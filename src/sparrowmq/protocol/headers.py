@@ -122,12 +122,17 @@ PULL_LITE = 0x10
 
 
 class PullMessageResponseHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """The answer to a pull, with each code that concerns the queue."""
+    """The answer to a pull, with each code that concerns the queue.
+
+    `offset_delta` comes with a queue of a static topic (5.x): the difference between the offsets of
+    its records, which are those of the queue that stores them, and the queue's own.
+    """
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
     min_offset: Int64
     max_offset: Int64
+    offset_delta: Int64 | None = None
 
 
 class QueryConsumerOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -88,4 +88,7 @@ _ANSWER_FIELDS = (
 
 def learn_pull_answer(answer: RemotingCommand, header: bytes) -> AnswerForm | None:
     """Return the form of an answer with messages, None for an unusual answer."""
-    return None if answer.body is None else learn_answer(answer, header, _ANSWER_FIELDS)
+    if answer.body is None or "offsetDelta" in (answer.ext_fields or {}):
+        # The records of a static topic's queue have other offsets than the queue.
+        return None
+    return learn_answer(answer, header, _ANSWER_FIELDS)

@@ -105,6 +105,7 @@ def head_position(name: str) -> int:
 
 
 # The positions of single fields within a record, for code that reads one field.
+QUEUE_ID_AT = head_position("queue_id")
 QUEUE_OFFSET_AT, POSITION_AT = head_position("queue_offset"), head_position("position")
 BORN_HOST_AT = head_position("born_host")
 SYS_FLAG_LAST_AT = head_position("born_timestamp") - 1
@@ -123,7 +124,7 @@ _HEAD_V6 = head_layout(born_host="20s", store_host="20s")
 _HEADS = (_HEAD_V4, _HEAD_V6_BORN, _HEAD_V6_STORE, _HEAD_V6)
 # A part of the head: the record's size, magic code, queue id, queue offset and sys flag.
 _PLACE = head_layout("size", "magic", "queue_id", "queue_offset", "sys_flag")
-_SHORT = Layout(">H")
+_SHORT, _INT, _LONG = Layout(">H"), Layout(">i"), Layout(">q")
 # How a record begins, and the blank at the end of a file that no record fits into.
 SIZE_AND_MAGIC = head_layout("size", "magic", size="I")
 
@@ -313,6 +314,23 @@ def scan_records(buffer: bytes) -> Iterator[tuple[str, int, int]]:
         if found != known:
             known, topic = found, found.decode(errors="replace")
         yield topic, queue_id, queue_offset
+
+
+def renumber(buffer: bytes, *, queue_id: int, offset_delta: int) -> tuple[bytes, int]:
+    """Return records as those of another queue, and the offset behind the last; 0 without one.
+
+    What follows the first bytes that are not a record stays as it is.
+    """
+    renumbered, at, end_offset = bytearray(buffer), 0, 0
+    while at + _HEAD_V4.size < len(buffer):
+        size, magic, _, queue_offset, _ = _PLACE.unpack_from(buffer, at)
+        if magic not in (MAGIC_V1, MAGIC_V2) or not _HEAD_V4.size < size <= len(buffer) - at:
+            break
+        offset = queue_offset + offset_delta
+        _INT.pack_into(renumbered, at + QUEUE_ID_AT, queue_id)
+        _LONG.pack_into(renumbered, at + QUEUE_OFFSET_AT, offset)
+        at, end_offset = at + size, offset + 1
+    return bytes(renumbered), end_offset
 
 
 def _cut_tail(

@@ -87,14 +87,14 @@ def _without_stand_ins(
     committed offsets shows whether 0 was committed.
     """
     zeros = {queue for queue, offset in committed.items() if offset == 0}
-    names = sorted({queue.broker_name for queue in zeros})
-    tables = yield from gather([_all_committed(cluster, name) for name in names], name="tables")
-    by_name = dict(zip(names, tables, strict=True))
+    addresses = sorted({cluster.address(queue) for queue in zeros})
+    tables = yield from gather([_all_committed(cluster, each) for each in addresses], name="tables")
+    at_address = dict(zip(addresses, tables, strict=True))
     wrap = cluster.namespace.wrap
 
     def is_committed(queue: MessageQueue) -> bool:
         key = f"{wrap(queue.topic)}@{wrap(group)}"
-        return queue.queue_id in by_name[queue.broker_name].get(key, {})
+        return queue.queue_id in at_address[cluster.address(queue)].get(key, {})
 
     return {
         queue: offset
@@ -104,7 +104,7 @@ def _without_stand_ins(
 
 
 def _committed(cluster: Cluster, group: str, queue: MessageQueue) -> Operation[int | None]:
-    address = cluster.address(queue.broker_name)
+    address = cluster.address(queue)
     return (
         yield from query_offset(
             address,
@@ -117,9 +117,8 @@ def _committed(cluster: Cluster, group: str, queue: MessageQueue) -> Operation[i
 
 
 def _all_committed(
-    cluster: Cluster, broker_name: str
+    cluster: Cluster, address: str
 ) -> Operation[Mapping[str, Mapping[int, int]]]:
-    address = cluster.address(broker_name)
     return (yield from all_offsets(address, timeout_ms=cluster.request_timeout_ms))
 
 
@@ -127,7 +126,7 @@ def first_offset_since(
     cluster: Cluster, queue: MessageQueue, bounds: QueueBounds, *, timestamp_ms: int
 ) -> Operation[int]:
     """Return the offset of the first message stored at or after a time, or the queue's end."""
-    address = cluster.address(queue.broker_name)
+    address = cluster.address(queue)
     low, high = bounds.min_offset, bounds.max_offset
     if low == high:
         return high
@@ -154,7 +153,7 @@ def _stored(
     """Return the first message from an offset on, and its store time; None without a message."""
     header = make_pull_header(group or DEFAULT_GROUP, queue, offset=offset, count_max=1)
     result = yield from pull(
-        cluster.address(queue.broker_name), header, timeout_ms=cluster.request_timeout_ms
+        cluster.address(queue), header, timeout_ms=cluster.request_timeout_ms
     )
     if result.status is PullStatus.FOUND:
         record = decode_record(result.records, 0)
@@ -201,7 +200,7 @@ def sample_sizes(
 def _sample_size(cluster: Cluster, queue: MessageQueue, offset: int) -> Operation[int]:
     header = make_pull_header(DEFAULT_GROUP, queue, offset=offset, count_max=SAMPLE_COUNT)
     result = yield from pull(
-        cluster.address(queue.broker_name), header, timeout_ms=cluster.request_timeout_ms
+        cluster.address(queue), header, timeout_ms=cluster.request_timeout_ms
     )
     if result.status is not PullStatus.FOUND:
         return 0

@@ -142,7 +142,7 @@ class QueueReader:
             header = structs.replace(header, max_msg_bytes=self._options.pull_max_bytes)
         return (
             yield from pull(
-                self._cluster.address(self.queue.broker_name),
+                self._cluster.address(self.queue),
                 header,
                 timeout_ms=self._options.request_timeout_ms,
             )
@@ -289,10 +289,10 @@ def _begin(
     """Find the brokers' addresses; a cached cluster may know them from an earlier task."""
     for reader in readers:
         try:
-            cluster.address(reader.queue.broker_name)
+            cluster.address(reader.queue)
         except SparrowError:
             yield from cluster.refresh(topics)
-            cluster.address(reader.queue.broker_name)
+            cluster.address(reader.queue)
     yield from _begin_from(readers)
 
 

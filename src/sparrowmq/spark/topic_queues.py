@@ -28,7 +28,7 @@ from sparrowmq.client.operations.request import ask_name_servers, decode_answer
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound, did_you_mean
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.names import is_system_topic
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.bodies import TopicList
@@ -172,15 +172,21 @@ class Cluster:
             if not is_system_topic(name) and (is_all or unwrap(name) != name)
         )
 
-    def address(self, broker_name: str) -> str:
-        """Return the broker's address from the known routes.
+    def host(self, queue: MessageQueue) -> str:
+        """Return the name of the broker that serves a queue, by the known routes."""
+        return self._routes.host(queue)
+
+    def address(self, queue: MessageQueue) -> str:
+        """Return the address of a queue's broker from the known routes.
 
         Raises: TopicRouteNotFound if no route names the broker.
         """
-        address = self._routes.address(broker_name)
-        if address is None:
-            raise TopicRouteNotFound(f"no route names broker {broker_name!r}; it may be down")
-        return address
+        broker_name = self.host(queue)
+        return _known(self._routes.address(broker_name), f"broker {broker_name!r}")
+
+    def stored_at(self, message: MessageExt) -> str:
+        """Return the address of the broker that stores a message. Raises: as `address`."""
+        return _known(self._routes.stored_at(message), f"the broker of message {message.msg_id}")
 
     def refresh(self, topics: Collection[str], *, age_ms_max: int = 0) -> Operation[None]:
         """Ask for the routes of topics whose known route is older than `age_ms_max`.
@@ -215,10 +221,9 @@ class Cluster:
         """
         by_topic: dict[tuple[str, str], list[MessageQueue]] = {}
         for queue in sorted(queues):
-            by_topic.setdefault((queue.topic, queue.broker_name), []).append(queue)
+            by_topic.setdefault((queue.topic, self.host(queue)), []).append(queue)
         tables = yield from gather(
-            [self._fetch_table(topic, broker_name) for topic, broker_name in by_topic],
-            name="tables of bounds",
+            [self._fetch_table(mine[0]) for mine in by_topic.values()], name="tables of bounds"
         )
         found: dict[MessageQueue, QueueBounds] = {}
         left: list[MessageQueue] = []
@@ -229,12 +234,15 @@ class Cluster:
         found.update(zip(left, one_by_one, strict=True))
         return dict(sorted(found.items()))
 
-    def _fetch_table(self, topic: str, broker_name: str) -> Operation[dict[int, QueueBounds]]:
-        address = self.address(broker_name)
-        timeout_ms = self.request_timeout_ms
+    def _fetch_table(self, queue: MessageQueue) -> Operation[dict[int, QueueBounds]]:
+        """Ask for the bounds of a queue's topic at its broker, by queue id.
+
+        The table of a static topic has none of its queues: its brokers give their own numbers.
+        """
+        address, timeout_ms = self.address(queue), self.request_timeout_ms
         try:
             table = yield from topic_bounds(
-                address, topic, broker_name=broker_name, timeout_ms=timeout_ms
+                address, queue.topic, broker_name=queue.broker_name, timeout_ms=timeout_ms
             )
         except BrokerError as error:
             if error.code not in _NO_TABLE_CODES:
@@ -246,7 +254,7 @@ class Cluster:
         }
 
     def _fetch_bounds(self, queue: MessageQueue) -> Operation[QueueBounds]:
-        address = self.address(queue.broker_name)
+        address = self.address(queue)
         low = yield from min_offset(address, queue, timeout_ms=self.request_timeout_ms)
         high = yield from max_offset(address, queue, timeout_ms=self.request_timeout_ms)
         return _bounds(low, high)
@@ -255,7 +263,7 @@ class Cluster:
         """Commit offsets of a group to the brokers."""
         commits = {
             queue: update_offset(
-                self.address(queue.broker_name),
+                self.address(queue),
                 group,
                 queue=queue,
                 offset=offsets[queue],
@@ -263,7 +271,13 @@ class Cluster:
             )
             for queue in sorted(offsets)
         }
-        yield from commit_all(commits)
+        yield from commit_all(commits, self.host)
+
+
+def _known(address: str | None, what: str) -> str:
+    if address is None:
+        raise TopicRouteNotFound(f"no route names {what}; it may be down")
+    return address
 
 
 def _bounds(low: int, high: int, last_timestamp_ms: int = 0) -> QueueBounds:

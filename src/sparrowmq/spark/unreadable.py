@@ -69,7 +69,7 @@ class UnreadableMessages:
         group = options.namespace.wrap(options.group)
 
         def send() -> Operation[None]:
-            address, timeout_ms = cluster.address(message.broker_name), options.request_timeout_ms
+            address, timeout_ms = cluster.stored_at(message), options.request_timeout_ms
             yield from send_dead_letter(address, group, message=message, timeout_ms=timeout_ms)
 
         try:

@@ -18,23 +18,27 @@ from sparrowmq.client.operations.handover import (
     acquire,
     ask_members,
     regain,
+    renew_locks,
     unlock,
 )
 from sparrowmq.client.operations.member_loop import store_offset
 from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import BegunAtEnd, RebalanceCallbacks, Subscriber
 from sparrowmq.errors import ConnectFailed, ConnectionLost, InvokeTimeout, SparrowError
-from sparrowmq.membership.actions import Acquire, AskMembers, Regain, Stored, Unlock
+from sparrowmq.membership.actions import Acquire, AskMembers, Regain, RenewLocks, Stored, Unlock
 from sparrowmq.membership.group_offset import KnownOffset
 from sparrowmq.membership.queue_history import QueueHistory
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
     ConsumerRunningInfo,
+    LockBatchRequestBody,
     LockBatchResponseBody,
     ProcessQueueInfo,
     QueueData,
-    TopicRouteData,
+    TopicQueueMappingInfo,
+    TopicRouteAnswer,
+    decode_body,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -86,7 +90,7 @@ def subscriber() -> Subscriber:
         callbacks=RebalanceCallbacks(),
         report=lambda _: None,
     )
-    route = TopicRouteData(
+    route = TopicRouteAnswer(
         broker_datas=[BrokerData(broker_name="b", broker_addrs={0: "10.0.0.1:1"})],
         queue_datas=[QueueData(broker_name="b", read_queue_nums=2, write_queue_nums=2, perm=6)],
     )
@@ -384,3 +388,61 @@ def test_who_has_pulled_nothing_begins_anew_where_the_broker_forgot_the_offset(
 
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
     assert (name, told["found"]) == ("regained", found)
+
+
+def move(subscriber: Subscriber, *hosts: str) -> tuple[MessageQueue, ...]:
+    """Make the topic a static one, whose queues these brokers serve by turns."""
+    names = sorted(set(hosts))
+    route = TopicRouteAnswer(
+        broker_datas=[BrokerData(broker_name=n, broker_addrs={0: f"{n}:1"}) for n in names],
+        topic_queue_mapping_by_broker={
+            name: TopicQueueMappingInfo(
+                bname=name,
+                total_queues=len(hosts),
+                curr_id_map={n: n for n, host in enumerate(hosts) if host == name},
+            )
+            for name in names
+        },
+    )
+    made = route_from("T", route, now_ms=0)
+    subscriber.routes.update(made)
+    return made.subscribe_queues
+
+
+def test_locks_of_a_static_topic_are_renewed_at_the_brokers_that_serve_its_queues(
+    subscriber: Subscriber, play: Any
+) -> None:
+    queues = move(subscriber, "x", "y", "x")
+    asked: dict[str, list[MessageQueue]] = {}
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        asked[address] = decode_body(LockBatchRequestBody, request.body).mq_set
+        if address == "y:1":
+            raise ConnectFailed("down", address=address)
+        held = LockBatchResponseBody(lock_ok_mq_set=asked[address])
+        return response_to(request, body=encode_body(held))
+
+    play(answer)(renew_locks(subscriber, RenewLocks("__syslo__global__", queues, 0)))
+
+    assert asked == {"x:1": [queues[0], queues[2]], "y:1": [queues[1]]}
+    told = [told["held"] for _, told in subscriber.member.events]  # type: ignore[attr-defined]
+    assert told == [{queues[0], queues[2]}, None]
+
+
+@pytest.mark.parametrize("what", ["acquire", "regain"])
+def test_broker_that_no_longer_serves_a_queue_makes_the_member_ask_for_routes(
+    subscriber: Subscriber, play: Any, what: str
+) -> None:
+    queue, *_ = move(subscriber, "x")
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        return response_to(request, ResponseCode.NOT_LEADER_FOR_QUEUE)
+
+    asked: dict[str, Any] = {
+        "acquire": acquire(subscriber, Acquire(queue, 1, wants_lock=False)),
+        "regain": regain(subscriber, Regain(queue, 1, wants_lock=False, newest=None)),
+    }
+    play(answer)(asked[what])
+
+    names = [name for name, _ in subscriber.member.events]  # type: ignore[attr-defined]
+    assert names == ["queue_moved", "acquire_failed"]

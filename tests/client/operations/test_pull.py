@@ -57,6 +57,25 @@ def test_codes_that_tell_of_the_queue_are_results(
     assert result == PullReply(PullStatus[status], 7, 2, 9, records)
 
 
+def test_records_of_a_static_topics_queue_get_the_queues_numbers(
+    play: Callable[[Handler], Play],
+) -> None:
+    stored = record("T", 0, 5) + record("T", 0, 6)
+    header = make_pull_header("G", QUEUE, offset=10_005, count_max=32)
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        honest = answering(0, next_offset=10_006, body=stored)(address, request)
+        return altered(honest, offsetDelta="10000", maxOffset="10009")
+
+    result = play(answer)(pull("a:1", header))
+
+    messages = decode_messages(result.records, broker_name="a").messages
+    assert [(m.queue_id, m.queue_offset) for m in messages] == [(3, 10_005), (3, 10_006)]
+    # The former broker stored the last one while the queue moved, and ends the queue before it.
+    assert result.next_offset == 10_007
+    check_records(QUEUE, result, offset=10_005)
+
+
 def test_other_codes_are_errors(play: Callable[[Handler], Play]) -> None:
     with pytest.raises(BrokerError) as caught:
         play(answering(24))(pull("a:1", make_pull_header("G", QUEUE, offset=5, count_max=32)))

@@ -62,7 +62,7 @@ class Servers:
         self.perm = perm
         self.failures: dict[str, list[Exception | int]] = {}
         self.remark = "said"
-        self.offset_msg_id = "OFFSET_ID"
+        self.offset_msg_id, self.offset = "OFFSET_ID", "7"
         self.sent: list[tuple[str, RemotingCommand]] = []
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
@@ -76,7 +76,7 @@ class Servers:
         failure = failures.pop(0) if failures else ResponseCode.SUCCESS
         if isinstance(failure, Exception):
             raise failure
-        answer = {"msgId": self.offset_msg_id, "queueId": fields["e"], "queueOffset": "7"}
+        answer = {"msgId": self.offset_msg_id, "queueId": fields["e"], "queueOffset": self.offset}
         return response_to(request, failure, remark=self.remark, ext_fields=answer)
 
     def route(self, request: RemotingCommand, topic: str) -> RemotingCommand:
@@ -497,20 +497,58 @@ def test_topic_without_a_writable_queue_says_so(play: Callable[[Handler], Play])
         play(Servers("a", perm=4))(send(make_publisher(), Message("T", b"x")))
 
 
-def test_static_topic_is_refused(play: Callable[[Handler], Play]) -> None:
-    """As Apache's name server describes one, with numbers as keys."""
+def static_servers(owner: str) -> tuple[Servers, dict[str, str]]:
+    """Two brokers of a static topic; `at` says which has its queues, and may be changed.
 
-    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+    The name server writes as Apache's does, with numbers as keys.
+    """
+    servers, at = Servers("a", "b"), {"owner": owner}
+
+    def route(request: RemotingCommand, _: str) -> RemotingCommand:
         body = (
-            b'{"brokerDatas":[{"brokerAddrs":{0:"a:1"},"brokerName":"a","cluster":"c"}],'
+            b'{"brokerDatas":[{"brokerAddrs":{0:"a:1"},"brokerName":"a","cluster":"c"},'
+            b'{"brokerAddrs":{0:"b:1"},"brokerName":"b","cluster":"c"}],'
             b'"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":2,"writeQueueNums":2}],'
-            b'"topicQueueMappingByBroker":{"a":{"bname":"a","currIdMap":{0:0,3:1},"dirty":false,'
-            b'"epoch":1,"scope":"__global__","topic":"T","totalQueues":6}}}'
+            b'"topicQueueMappingByBroker":{"%b":{"bname":"%b","currIdMap":{0:0,1:1},"dirty":false,'
+            b'"epoch":1,"scope":"__global__","topic":"T","totalQueues":2}}}'
         )
-        return response_to(request, body=body)
+        owner = at["owner"].encode()
+        return response_to(request, body=body % (owner, owner))
 
-    with pytest.raises(RouteError, match="static topic of RocketMQ 5"):
-        play(answer)(send(make_publisher(), Message("T", b"x")))
+    servers.route = route  # type: ignore[method-assign]
+    return servers, at
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+def test_message_follows_a_static_topics_queue_to_another_broker(
+    play: Callable[[Handler], Play], key: str
+) -> None:
+    servers, at = static_servers("a")
+    driver, publisher = play(servers), make_publisher()
+    message = Message("T", b"x", sharding_key=key)
+    driver(send(publisher, message, queue=MessageQueue("T", "__syslo__global__", 0)))
+    servers.failures["a:1"] = [ResponseCode.NOT_LEADER_FOR_QUEUE] * 9
+    at["owner"] = "b"
+
+    result = driver(send(publisher, message))
+
+    assert [address for address, _ in servers.sent] == ["a:1", "a:1", "b:1"]
+    assert result.queue.broker_name == "__syslo__global__"
+    assert result.status is SendStatus.SEND_OK
+
+
+def test_message_to_a_static_topics_queue_may_have_no_offset_yet(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers, _ = static_servers("a")
+    servers.offset = "-1"
+
+    assert play(servers)(send(make_publisher(), Message("T", b"x"))).queue_offset == -1
+
+    others = Servers("a")
+    others.offset = "-1"
+    with pytest.raises(RemoteProtocolError, match="names offset -1"):
+        play(others)(send(make_publisher(), Message("T", b"x")))
 
 
 def test_broker_that_gets_a_master_takes_messages_soon(play: Callable[[Handler], Play]) -> None:

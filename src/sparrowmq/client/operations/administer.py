@@ -302,7 +302,8 @@ def group_lag(directory: Directory, group: str, topic: str) -> Operation[list[Qu
     lags = yield from gather(
         [_queue_lag(directory, group, queue) for queue in queues], name=f"lag of {group}"
     )
-    behind = {each.queue.broker_name: each.queue for each in lags if each.lag}
+    host, wrap = directory.routes.host, directory.namespace.wrap_queue
+    behind = {host(wrap(each.queue)): each.queue for each in lags if each.lag}
     tables = yield from gather(
         [_lag_by_message(directory, group, queue) for queue in behind.values()],
         name=f"messages of {group}",

@@ -141,6 +141,8 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
     except SparrowError as error:
         subscriber.report(RequestFailed("start offset", queue, error))
         now_ms = yield Now()
+        if error.refresh_route:
+            member.queue_moved(now_ms)
         if (owned := member.find_queue(queue, epoch)) is not None:
             owned.acquire_failed(now_ms)
     subscriber.wake.set()
@@ -182,6 +184,8 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
     except SparrowError as error:
         subscriber.report(RequestFailed("committed offset", queue, error))
         now_ms = yield Now()
+        if error.refresh_route:
+            member.queue_moved(now_ms)
         if (owned := member.find_queue(queue, epoch)) is not None:
             owned.acquire_failed(now_ms)
     subscriber.wake.set()
@@ -262,7 +266,7 @@ def _try_lock(subscriber: Subscriber, queue: MessageQueue, *, wait_ms: int) -> O
 
     Raises: TransportError if the broker may have given the lock but did not answer.
     """
-    address = subscriber.routes.master_address(queue.broker_name)
+    address = subscriber.routes.master_of(queue)
     if address is None:
         return _NO_LOCK
     config = subscriber.config
@@ -326,9 +330,21 @@ def _choose_start(
 
 
 def renew_locks(subscriber: Subscriber, action: RenewLocks) -> Operation[None]:
-    """Carry out `RenewLocks`: renew the locks of queues at one broker."""
+    """Carry out `RenewLocks`: renew the locks of queues that have one broker name.
+
+    The queues of a static topic have one, and several brokers.
+    """
+    queues_at: dict[str | None, list[MessageQueue]] = {}
+    for queue in action.queues:
+        queues_at.setdefault(subscriber.routes.master_of(queue), []).append(queue)
+    for address, queues in queues_at.items():
+        yield from _renew_locks_at(subscriber, address, action._replace(queues=tuple(queues)))
+
+
+def _renew_locks_at(
+    subscriber: Subscriber, address: str | None, action: RenewLocks
+) -> Operation[None]:
     config, member = subscriber.config, subscriber.member
-    address = subscriber.routes.master_address(action.broker_name)
     held: frozenset[MessageQueue] | None = None
     if address is not None:
         try:
@@ -348,7 +364,7 @@ def ask_members(subscriber: Subscriber, action: AskMembers) -> Operation[None]:
     topics = {queue.topic for queue in action.queues}
     listed = {cid for topic in topics for cid in member.history.members(topic)}
     others = sorted(listed - {config.client_id})
-    address = subscriber.routes.master_address(action.queues[0].broker_name)
+    address = subscriber.routes.master_of(action.queues[0])
     in_hand: frozenset[MessageQueue] | None = None
     if address is not None and len(others) <= IN_HAND_MEMBERS_MAX:
         questions = [
@@ -377,7 +393,7 @@ def unlock(subscriber: Subscriber, action: Unlock) -> Operation[None]:
     config = subscriber.config
     may_be_under_way = False
     for _ in range(UNLOCK_TIMES_MAX):
-        address = subscriber.routes.master_address(queue.broker_name)
+        address = subscriber.routes.master_of(queue)
         if address is None:
             break
         try:

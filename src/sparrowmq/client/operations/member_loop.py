@@ -85,6 +85,7 @@ from sparrowmq.membership.actions import (
     Unlock,
 )
 from sparrowmq.membership.group_offset import KnownOffset
+from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.model import (
     MessageExt,
     MessageQueue,
@@ -209,9 +210,10 @@ def _report_duplicate(subscriber: Subscriber, fact: DuplicateClientId) -> Operat
 
 
 def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]:
-    member = subscriber.member
+    member, routes = subscriber.member, subscriber.routes
     has_changed = False
     found: list[str] = []
+    hosts = {queue: routes.host(queue) for queue in subscriber.pulls}
     for topic in member.topics:
         try:
             changed = yield from refresh_route(
@@ -236,8 +238,19 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
             # A fault of one topic's route says nothing about other topics.
             subscriber.report(RequestFailed(f"route of {topic}", None, error))
     now_ms: int = yield Now()
+    for owned in member.owned_queues():
+        if hosts.get(owned.queue, host := routes.host(owned.queue)) != host:
+            yield from _pull_anew(subscriber, owned, now_ms)
     member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
     subscriber.wake.set()
+
+
+def _pull_anew(subscriber: Subscriber, owned: OwnedQueue, now_ms: int) -> Operation[None]:
+    """Pull a queue that has moved at its new broker: the former may hold the pull for long."""
+    pulling, offset = subscriber.pulls.pop(owned.queue, None), owned.process_queue.pull_offset
+    if pulling is not None and offset is not None:
+        yield Cancel(pulling)
+        owned.pull_failed(offset, now_ms)
 
 
 def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:
@@ -296,11 +309,13 @@ def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> O
             reached=reached,
             failed=failed,
             expiry_ms=expiry_ms,
-            silent=frozenset(
-                name
-                for address in unanswered
-                for name in one.routes.broker_names_at(address)
-                if one.routes.address(name) == address
+            silent=one.queues_served_by(
+                {
+                    name
+                    for address in unanswered
+                    for name in one.routes.broker_names_at(address)
+                    if one.routes.address(name) == address
+                }
             ),
             has_returned=not one.answered <= answered,
             now_ms=now_ms,
@@ -366,7 +381,7 @@ def _send_back_one(
     times_max = max_reconsume_times(config.max_reconsume_times)
     try:
         yield from send_back(
-            subscriber.get_broker_address(message.queue),
+            subscriber.get_stored_address(message),
             config.group,
             message=message,
             delay_level=delay_level,
@@ -408,6 +423,8 @@ def _commit(subscriber: Subscriber, action: Commit) -> Operation[None]:
     except SparrowError as error:
         subscriber.report(RequestFailed("commit", queue, error))
         now_ms: int = yield Now()
+        if error.refresh_route:
+            member.queue_moved(now_ms)
         if (owned := member.find_queue(queue, epoch)) is not None:
             owned.commit_failed(now_ms)
     else:

@@ -7,7 +7,7 @@ stands for an offset that no queue can have. Tests: test_with_broker.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.gather import gather
@@ -105,13 +105,18 @@ def update_offset(
     yield from ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=timeout_ms)
 
 
-def commit_all(commits: Mapping[MessageQueue, Operation[None]]) -> Operation[None]:
+def commit_all(
+    commits: Mapping[MessageQueue, Operation[None]], host: Callable[[MessageQueue], str]
+) -> Operation[None]:
     """Run commits of a group, by queue; one of each topic and broker ends before the others begin.
+
+    Args:
+        host: gives the name of the broker that serves a queue.
 
     Apache's brokers lose some of a group's first commits of a topic if they come at the same time
     (ConsumerOffsetManager.commitOffset of 4.9.7 and 5.5.0), and confirm them all the same.
     """
-    firsts = {(q.topic, q.broker_name): q for q in reversed(list(commits))}.values()
+    firsts = {(q.topic, host(q)): q for q in reversed(list(commits))}.values()
     yield from gather([commits[queue] for queue in firsts], name="commit")
     rest = [commit for queue, commit in commits.items() if queue not in firsts]
     yield from gather(rest, name="commit")

@@ -222,7 +222,8 @@ def commit(state: Polling, offsets: Mapping[MessageQueue, int] | None) -> Operat
     Raises: UsageError for a queue that is not in hand; TransportError, BrokerError.
     """
     chosen = state.offsets_to_commit(offsets)
-    yield from commit_all({q: _store_offset(state, q, offset) for q, offset in chosen.items()})
+    commits = {queue: _store_offset(state, queue, offset) for queue, offset in chosen.items()}
+    yield from commit_all(commits, state.directory.routes.host)
     state.committed.update(chosen)
 
 

@@ -124,6 +124,11 @@ def _find_places(
         route = source.directory.routes.find(topic)
         is_old = route is None or now_ms - route.fetched_ms > ROUTE_MS
         route = yield from get_route(source.directory, topic, is_fresh=is_old)
+        if route.hosts:
+            raise UsageError(
+                f"topic {topic!r} is a static topic, whose messages brokers of RocketMQ do not pop "
+                f"by its queues; consume it with a push or a poll consumer"
+            )
         names = dict.fromkeys(queue.broker_name for queue in route.subscribe_queues)
         places += [(subscription, MessageQueue(topic, name, -1)) for name in names]
     return places

@@ -30,7 +30,7 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.protocol.pull_request import PullAnswered, PullRequest
-from sparrowmq.protocol.record import scan_records
+from sparrowmq.protocol.record import renumber, scan_records
 
 # DefaultMQPushConsumerImpl.CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND.
 PULL_TIMEOUT_MS = 30_000
@@ -128,9 +128,17 @@ def pull(
             raise error_of(reply, address)
         status, answer = found, decode_header(PullMessageResponseHeader, reply.ext_fields)
         records = reply.body or b"" if status is PullStatus.FOUND else b""
+    following = answer.next_begin_offset
+    if records and isinstance(answer, PullMessageResponseHeader) and answer.offset_delta is not None:
+        records, end = renumber(
+            records, queue_id=header.queue_id, offset_delta=answer.offset_delta
+        )
+        # A broker that lost a static topic's queue gives messages behind the queue's end there, if
+        # it stored them while the queue moved, and then names that end again and again.
+        following = max(following, end)
     result = PullReply(
         status,
-        answer.next_begin_offset,
+        following,
         max(0, answer.min_offset),
         max(0, answer.max_offset),
         records,

@@ -109,7 +109,7 @@ def _pass_over(
         )
     if policy is UnreadablePolicy.DEAD_LETTER:
         try:
-            address = subscriber.get_broker_address(queue)
+            address = subscriber.get_stored_address(message)
             group = subscriber.config.group
             yield from send_dead_letter(address, group, message=with_own_topic(message))
         except SparrowError as error:

@@ -46,6 +46,8 @@ def keep_pulling(subscriber: Subscriber, action: Pull) -> Operation[None]:
                 member.registration_missing(now_ms)
             else:
                 subscriber.report(RequestFailed("pull", queue, error))
+                if error.refresh_route:
+                    member.queue_moved(now_ms)
             if (owned := member.find_queue(queue, epoch)) is not None:
                 owned.pull_failed(offset, now_ms)
             following = member.next_pull(queue, epoch, now_ms)

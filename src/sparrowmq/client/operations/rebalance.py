@@ -129,7 +129,7 @@ def allocate_group(
     for view in views:
         queues = None
         if mine is not None:
-            kept = [q for q in subscriber.member.assigned if q.broker_name in silent]
+            kept = [q for q in subscriber.member.assigned if subscriber.routes.host(q) in silent]
             given = _existing(subscriber, mine, view.topic, view.mq_all)
             queues = (*given, *(q for q in kept if q.topic == view.topic))
         mq_all = queues_of[view.topic]
@@ -147,7 +147,7 @@ def _views_without(
     views = []
     for topic, mq_all, _ in topics:
         names = [name for name in _broker_names(subscriber, topic) if name in looks]
-        there = [queue for queue in mq_all if queue.broker_name in looks]
+        there = [queue for queue in mq_all if subscriber.routes.host(queue) in looks]
         if names and there:
             cid_all: tuple[str, ...] = ()
             for name in names:

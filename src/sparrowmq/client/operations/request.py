@@ -173,4 +173,6 @@ def error_of(reply: RemotingCommand, address: str, *, subject: str = "") -> Brok
         (hint for words, hint in _HINTS_BY_REMARK if words in remark),
         _HINTS_BY_CODE.get(reply.code, ""),
     )
-    return BrokerError(reply.code, remark, address=address, subject=subject, hint=hint)
+    error = BrokerError(reply.code, remark, address=address, subject=subject, hint=hint)
+    error.refresh_route = reply.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+    return error

@@ -157,10 +157,12 @@ def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     # offset, and answer 0 for such a queue.
     silent = [each for each in plan.queues if not (plan.members and each.before)]
     commits = {
-        each.queue: set_committed_offset(directory, plan.group, queue=each.queue, offset=each.after)
+        directory.namespace.wrap_queue(each.queue): set_committed_offset(
+            directory, plan.group, queue=each.queue, offset=each.after
+        )
         for each in silent
     }
-    yield from commit_all(commits)
+    yield from commit_all(commits, directory.routes.host)
     if not plan.members:
         return
     timestamp_ms = plan.target.broker_timestamp
@@ -169,7 +171,9 @@ def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     header = ResetOffsetRequestHeader(
         topic=wrap(plan.topic), group=wrap(plan.group), timestamp_ms=timestamp_ms, is_force=True
     )
-    first_queues = {each.queue.broker_name: each.queue for each in plan.queues}
+    host = directory.routes.host
+    queues = [directory.namespace.wrap_queue(each.queue) for each in plan.queues]
+    first_queues = {host(queue): queue for queue in queues}
     addresses = []
     for queue in first_queues.values():
         addresses.append((yield from get_broker_address(directory, queue)))

@@ -111,16 +111,9 @@ def refresh_route(
     """Ask for a topic's route and keep the answer.
 
     Returns: whether the route has changed.
-    Raises: as `find_route`; RouteError for a static topic. The known route stays.
+    Raises: as `find_route`. The known route then stays.
     """
     data = yield from find_route(name_servers, topic, timeout_ms=timeout_ms)
-    if data.topic_queue_mapping_by_broker:
-        # By their brokers' numbers half of its queues would be refused, and others be mistaken.
-        raise RouteError(
-            f"topic {topic!r} is a static topic of RocketMQ 5, whose queues move between brokers; "
-            f"SparrowMQ's clients do not know their numbers: use Apache's client, or a topic made "
-            f"by updateTopic instead of updateStaticTopic"
-        )
     instant = yield from now()
     return routes.update(route_from(topic, data, now_ms=instant))
 
@@ -146,14 +139,15 @@ def get_broker_address(directory: Directory, queue: MessageQueue) -> Operation[s
 
     Raises: TopicRouteNotFound, also for an unknown broker; ConnectFailed; BrokerError.
     """
+    routes, wrapped = directory.routes, directory.namespace.wrap_queue(queue)
     yield from get_route(directory, queue.topic)
-    address = directory.routes.address(queue.broker_name)
+    address = routes.address(routes.host(wrapped))
     if address is None:
         yield from get_route(directory, queue.topic, is_fresh=True)
-        address = directory.routes.address(queue.broker_name)
+        address = routes.address(routes.host(wrapped))
     if address is None:
         raise TopicRouteNotFound(
-            f"no broker {queue.broker_name!r} is in the route of topic {queue.topic!r}"
+            f"no broker {routes.host(wrapped)!r} is in the route of topic {queue.topic!r}"
         )
     return address
 

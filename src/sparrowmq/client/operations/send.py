@@ -94,6 +94,8 @@ _RETRIED_CODES = frozenset(
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.NO_BUYER_ID,
         ResponseCode.NOT_IN_CURRENT_UNIT,
+        # The queue of a static topic has moved.
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
     }
 )
 
@@ -391,7 +393,7 @@ def _has_timer(
     # A broker that is away may come back as an older one.
     addresses = {
         publisher.routes.master_address(name) or "an unknown address"
-        for name in {queue.broker_name for queue in queues}
+        for name in set(map(publisher.routes.host, queues))
     }
     if not addresses <= publisher.versions.keys():
         # Half of the time is kept for the send.
@@ -564,7 +566,7 @@ def _aim(publisher: Publisher, load: Load, target: MessageQueue, *, timeout_ms: 
     """Make the request of an attempt. Raises: NoWritableQueue."""
     address = publisher.routes.master_address(target.broker_name)
     if address is None or load.has_timer:
-        address = _check_master(publisher, target, address, has_timer=load.has_timer)
+        address = _check_master(publisher, target, has_timer=load.has_timer)
     template = publisher.templates.get((load.code, load.topic))
     if template is None:
         template = SendTemplate(load.code, _make_fields(publisher, load.topic, load.code))
@@ -649,7 +651,7 @@ def _deliver(
                 break
         target, address, outcome = tried
         is_alone = load.queue is not None or bool(load.key) or _has_one_broker(publisher, topic)
-        names.append(target.broker_name)
+        names.append(publisher.routes.host(target))
         if isinstance(outcome, SparrowError):
             failure = outcome
             is_unknown = is_unknown or outcome.outcome_unknown
@@ -691,7 +693,7 @@ def _try_once(
     if publisher.config.avoid_slow_brokers:
         ended_ms: int = yield Now()
         latency_ms = LATE_MS if isinstance(outcome, SparrowError) else ended_ms - now_ms
-        publisher.selector.note_latency(target.broker_name, latency_ms, ended_ms)
+        publisher.selector.note_latency(route.host(target), latency_ms, ended_ms)
     return _Tried(target, address, outcome)
 
 
@@ -745,7 +747,9 @@ def _choose(
         return load.queue
     if load.key:
         return select_queue_by_key(route.publish_queues, load.key)
-    return publisher.selector.next_queue(route.publish_queues, avoid_broker=avoid, now_ms=now_ms)
+    return publisher.selector.next_queue(
+        route.publish_queues, route.host, avoid_broker=avoid, now_ms=now_ms
+    )
 
 
 def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQueue]:
@@ -762,7 +766,7 @@ def select_queue(publisher: Publisher, message: Message) -> Operation[MessageQue
     if message.sharding_key:
         queue = select_queue_by_key(route.publish_queues, message.sharding_key)
     else:
-        queue = publisher.selector.next_queue(route.publish_queues, now_ms=now_ms)
+        queue = publisher.selector.next_queue(route.publish_queues, route.host, now_ms=now_ms)
     return publisher.config.namespace.unwrap_queue(queue)
 
 
@@ -809,7 +813,7 @@ def leave(publisher: Publisher) -> Operation[None]:
 
 def _has_one_broker(publisher: Publisher, topic: str) -> bool:
     route = publisher.routes.find(topic)
-    return route is not None and len({queue.broker_name for queue in route.publish_queues}) == 1
+    return route is not None and len(set(map(route.host, route.publish_queues))) == 1
 
 
 def _look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operation[None]:
@@ -822,11 +826,12 @@ def _look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operati
 
 
 def _check_master(
-    publisher: Publisher, queue: MessageQueue, address: str | None, *, has_timer: bool
+    publisher: Publisher, queue: MessageQueue, *, has_timer: bool
 ) -> str:
+    address = publisher.routes.master_of(queue)
     if address is None:
         raise NoWritableQueue(
-            f"broker {queue.broker_name!r} of {queue} has no master in the route of "
+            f"broker {publisher.routes.host(queue)!r} of {queue} has no master in the route of "
             f"{queue.topic!r}; check the queue's broker name"
         )
     if has_timer and publisher.versions.get(address, 0) < MQ_VERSION_5:

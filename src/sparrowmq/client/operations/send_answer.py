@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
+from sparrowmq.client.route_cache import is_static
 from sparrowmq.errors import RemoteProtocolError, SendFailed, SparrowError
 from sparrowmq.model import MessageQueue, SendResult, SendStatus
 from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
@@ -57,7 +58,8 @@ def result_at(
         if queue_id < 0 or not target.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             raise _wrong_answer(target, f"names queue {queue_id}")
         target = MessageQueue(target.topic, target.broker_name, queue_id)
-    if not 0 <= queue_offset <= OFFSET_MAX:
+    # A queue that moves to its first message's broker has no number there yet.
+    if not (0 <= queue_offset <= OFFSET_MAX or (queue_offset == -1 and is_static(target))):
         raise _wrong_answer(target, f"names offset {queue_offset}")
     return new_result((status, msg_id, offset_msg_id, target, queue_offset, None))
 

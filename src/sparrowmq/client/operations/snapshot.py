@@ -61,7 +61,7 @@ from sparrowmq.protocol.bodies import (
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
-    TopicRouteData,
+    TopicRouteAnswer,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -560,7 +560,7 @@ def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
 
 def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
     """Ask every name server for the topic's route."""
-    routes: dict[str, TopicRouteData] = {}
+    routes: dict[str, TopicRouteAnswer] = {}
     for server in directory.name_servers.addresses:
         header = GetRouteInfoRequestHeader(topic=topic)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -569,11 +569,11 @@ def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
             routes[server] = read_route(topic, reply, server)
         except BrokerError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                routes[server] = TopicRouteData()
+                routes[server] = TopicRouteAnswer()
         except SparrowError:
             # A name server that does not answer is left out.
             continue
-    best = max(routes.values(), key=lambda data: len(data.queue_datas), default=TopicRouteData())
+    best = max(routes.values(), key=lambda data: len(data.queue_datas), default=TopicRouteAnswer())
     surplus = yield from _surplus_offsets(directory, topic, best)
     cluster_of = {broker.broker_name: broker.cluster or "" for broker in best.broker_datas}
     return TopicSnapshot(
@@ -600,7 +600,7 @@ def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
 
 
 def _surplus_offsets(
-    directory: Directory, topic: str, route: TopicRouteData
+    directory: Directory, topic: str, route: TopicRouteAnswer
 ) -> Operation[tuple[tuple[MessageQueue, int], ...]]:
     """Return the number of messages in each queue beyond readQueueNums."""
     read_count = {d.broker_name: d.read_queue_nums for d in route.queue_datas}

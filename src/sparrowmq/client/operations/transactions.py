@@ -104,11 +104,12 @@ def end(
         return outcome
     coordinator.undecided.discard(half)
     coordinator.note_outcome(half, outcome, is_confirmed=False)
-    broker_name = half.queue.broker_name
     publisher = coordinator.publisher
+    queue = publisher.config.namespace.wrap_queue(half.queue)
     try:
-        address = publisher.routes.master_address(broker_name)
+        address = publisher.routes.master_of(queue)
         if address is None:
+            broker_name = publisher.routes.host(queue)
             raise NoWritableQueue(f"broker {broker_name!r} has no master in any route")
         _, position = decode_offset_msg_id(half.offset_msg_id)
         header = EndTransactionRequestHeader(
