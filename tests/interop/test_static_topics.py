@@ -125,7 +125,7 @@ def test_queues_keep_their_offsets_and_times_when_they_move(
         ours.commit()
         # The committed offsets came along: nothing of the time before comes again.
         assert {m.body.decode().partition("-")[0] for m in found} == {"after"}
-        ours.seek_to_time(ours.assignment(), int(moved_ms))
+        ours.seek_to_time(int(moved_ms), *ours.assignment())
         again: list[Any] = []
         wait_until(
             "those since", lambda: len(again) >= 122 or again.extend(ours.poll(100)), timeout_s=60

@@ -547,6 +547,13 @@ class GroupMember:
         owned.quiet_until_ms = 0
         return owned
 
+    def pull_abandoned(self, queue: MessageQueue, now_ms: int) -> None:
+        """Pull the queue again a little later: the pull under way was ended."""
+        owned = self._queues.get(queue)
+        if owned is not None and owned.process_queue.pull_offset is not None:
+            owned.quiet_until_ms = 0
+            owned.pull_failed(owned.process_queue.pull_offset, now_ms)
+
     def acquired(
         self,
         queue: MessageQueue,

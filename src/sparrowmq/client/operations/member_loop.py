@@ -85,7 +85,6 @@ from sparrowmq.membership.actions import (
     Unlock,
 )
 from sparrowmq.membership.group_offset import KnownOffset
-from sparrowmq.membership.owned_queue import OwnedQueue
 from sparrowmq.model import (
     MessageExt,
     MessageQueue,
@@ -238,19 +237,19 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
             # A fault of one topic's route says nothing about other topics.
             subscriber.report(RequestFailed(f"route of {topic}", None, error))
     now_ms: int = yield Now()
-    for owned in member.owned_queues():
-        if hosts.get(owned.queue, host := routes.host(owned.queue)) != host:
-            yield from _pull_anew(subscriber, owned, now_ms)
+    for queue, host in hosts.items():
+        if routes.host(queue) != host:
+            yield from _pull_anew(subscriber, queue, now_ms)
     member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
     subscriber.wake.set()
 
 
-def _pull_anew(subscriber: Subscriber, owned: OwnedQueue, now_ms: int) -> Operation[None]:
+def _pull_anew(subscriber: Subscriber, queue: MessageQueue, now_ms: int) -> Operation[None]:
     """Pull a queue that has moved at its new broker: the former may hold the pull for long."""
-    pulling, offset = subscriber.pulls.pop(owned.queue, None), owned.process_queue.pull_offset
-    if pulling is not None and offset is not None:
+    pulling = subscriber.pulls.pop(queue, None)
+    if pulling is not None:
         yield Cancel(pulling)
-        owned.pull_failed(offset, now_ms)
+        subscriber.member.pull_abandoned(queue, now_ms)
 
 
 def _heartbeat(subscriber: Subscriber, _: Heartbeat) -> Operation[None]:

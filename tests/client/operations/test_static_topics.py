@@ -1,0 +1,135 @@
+"""What consumers do with the queues of a static topic: member_loop, rebalance, pop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from play import Handler, Play, PlayedTask
+from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.member_loop import _commit, _refresh_routes, _send_back_one
+from sparrowmq.client.operations.pop import PopSource, receive
+from sparrowmq.client.operations.pull_loop import keep_pulling
+from sparrowmq.client.route_cache import route_from
+from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.errors import UsageError
+from sparrowmq.membership.actions import Acquire, Commit, Pull, RefreshRoutes
+from sparrowmq.membership.member import TopicShare
+from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.protocol.bodies import BrokerData, TopicQueueMappingInfo, TopicRouteAnswer
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.subscription import parse_subscription
+
+QUEUE = MessageQueue("T", "__syslo__global__", 0)
+NOW_MS = 1_000_000
+
+
+def route(owner: str) -> TopicRouteAnswer:
+    """The route of a static topic with a queue, at one of two brokers."""
+    mapping = TopicQueueMappingInfo(bname=owner, total_queues=1, curr_id_map={0: 5})
+    return TopicRouteAnswer(
+        broker_datas=[BrokerData(broker_name=n, broker_addrs={0: f"{n}:1"}) for n in ("a", "b")],
+        topic_queue_mapping_by_broker={owner: mapping},
+    )
+
+
+@pytest.fixture
+def subscriber() -> Subscriber:
+    """A member that pulls the queue, which broker a serves."""
+    made = Subscriber(
+        config=ConsumerConfig(group="GID_s", client_id="me"),
+        name_servers=NameServers(("n:1",)),
+        subscriptions={"T": parse_subscription("T", "*", sub_version=7)},
+        listener=lambda *_: None,
+        callbacks=RebalanceCallbacks(),
+        report=lambda _: None,
+    )
+    made.routes.update(route_from("T", route("a"), now_ms=NOW_MS))
+    member = made.member
+    member.rebalanced([TopicShare("T", (QUEUE,), ("me",), (QUEUE,))], NOW_MS)
+    (acquire,) = [each for each in member.due(NOW_MS) if isinstance(each, Acquire)]
+    member.acquired(QUEUE, acquire.epoch, offset=9, is_committed=True, now_ms=NOW_MS)
+    assert [each for each in member.due(NOW_MS) if isinstance(each, Pull)] == [Pull(QUEUE, 1, 9)]
+    made.pulls[QUEUE] = PlayedTask("pull")
+    return made
+
+
+def pulls_after(subscriber: Subscriber, now_ms: int) -> list[Any]:
+    return [each for each in subscriber.member.due(now_ms) if isinstance(each, Pull)]
+
+
+@pytest.mark.parametrize(("owner", "is_pulled"), [("a", False), ("b", True)])
+def test_queue_that_has_moved_is_pulled_at_its_new_broker_at_once(
+    subscriber: Subscriber, play: Callable[[Handler], Play], owner: str, is_pulled: bool
+) -> None:
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        return response_to(request, body=encode_route(owner))
+
+    play(answer)(_refresh_routes(subscriber, RefreshRoutes()))
+
+    assert pulls_after(subscriber, NOW_MS + 200) == [Pull(QUEUE, 1, 9)] * is_pulled
+    assert subscriber.get_broker_address(QUEUE) == f"{owner}:1"
+
+
+@pytest.mark.parametrize("what", ["pull", "commit"])
+def test_member_asks_for_routes_where_a_broker_no_longer_serves_a_queue(
+    subscriber: Subscriber, play: Callable[[Handler], Play], what: str
+) -> None:
+    member = subscriber.member
+    member.due(NOW_MS)
+    member.routes_refreshed(found=["T"], has_changed=False, now_ms=NOW_MS)
+    run = play(lambda _, request: response_to(request, ResponseCode.NOT_LEADER_FOR_QUEUE))
+
+    run(
+        keep_pulling(subscriber, Pull(QUEUE, 1, 9))
+        if what == "pull"
+        else _commit(subscriber, Commit(QUEUE, 1, 9, is_last=False))
+    )
+
+    assert RefreshRoutes() in member.due(NOW_MS)
+
+
+def test_message_is_sent_back_to_the_broker_that_stores_it(
+    subscriber: Subscriber, play: Callable[[Handler], Play]
+) -> None:
+    run = play(lambda _, request: response_to(request))
+    message = MessageExt(
+        topic="T",
+        body=b"",
+        properties={},
+        broker_name=QUEUE.broker_name,
+        queue_id=0,
+        queue_offset=9,
+        commit_log_position=4_096,
+        store_host="b:1",
+    )
+
+    for host in ("a:1", "b:1"):
+        run(_send_back_one(subscriber, replace(message, store_host=host), delay_level=0))
+
+    assert [(address, request.code) for address, request in run.requests] == [
+        (host, RequestCode.CONSUMER_SEND_MSG_BACK) for host in ("a:1", "b:1")
+    ]
+
+
+def test_messages_of_a_static_topic_are_not_popped(play: Callable[[Handler], Play]) -> None:
+    source = PopSource(Directory(name_servers=NameServers(("n:1",))), "GID_s")
+    source.subscriptions["T"] = parse_subscription("T", "*", sub_version=7)
+    run = play(lambda _, request: response_to(request, body=encode_route("a")))
+
+    with pytest.raises(UsageError, match="'T' is a static topic"):
+        run(receive(source, count_max=1, invisible_ms=30_000, wait_ms=0))
+
+
+def encode_route(owner: str) -> bytes:
+    return (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"a:1"},"brokerName":"a"},'
+        b'{"brokerAddrs":{0:"b:1"},"brokerName":"b"}],"topicQueueMappingByBroker":{"%b":'
+        b'{"bname":"%b","currIdMap":{0:5},"epoch":1,"scope":"__global__","totalQueues":1}}}'
+    ) % (owner.encode(), owner.encode())
