@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, Message, PollConsumer, Producer
+from sparrowmq import Admin, Message, MessageExt, PollConsumer, Producer
+from sparrowmq.spark.options import parse_options
+from sparrowmq.spark.planning import QueueRange
+from sparrowmq.spark.range_reader import read_ranges
+from sparrowmq.spark.topic_queues import Cluster
 from steady_traffic import TWICE_MAX, SteadyTraffic, steady_traffic
 from waiting import JVM_LIMIT_S, wait_until
 
@@ -118,19 +122,12 @@ def test_queues_keep_their_offsets_and_times_when_they_move(
     with PollConsumer(GROUP, name_server=name_server) as ours:
         ours.subscribe(TOPIC)
         ours.start()
-        found: list[Any] = []
-        wait_until(
-            "the rest", lambda: len(found) >= 122 or found.extend(ours.poll(100)), timeout_s=60
-        )
+        found = poll(ours, 122)
         ours.commit()
         # The committed offsets came along: nothing of the time before comes again.
         assert {m.body.decode().partition("-")[0] for m in found} == {"after"}
         ours.seek_to_time(int(moved_ms), *ours.assignment())
-        again: list[Any] = []
-        wait_until(
-            "those since", lambda: len(again) >= 122 or again.extend(ours.poll(100)), timeout_s=60
-        )
-        assert sorted(m.body for m in again) == sorted(m.body for m in found)
+        assert sorted(m.body for m in poll(ours, 122)) == sorted(m.body for m in found)
     with Admin(name_server=name_server) as admin:
         assert [each.lag for each in admin.group_lag(GROUP, TOPIC)] == [0] * len(QUEUES)
         queues = admin.route(TOPIC).subscribe_queues
@@ -139,10 +136,39 @@ def test_queues_keep_their_offsets_and_times_when_they_move(
         assert first.queue == queues[3]
         assert first.queue_offset == 0
         assert admin.view_message(TOPIC, first.offset_msg_id) is not None
+    assert read_as_spark_does(name_server) == sent
     # New groups read on from the broker that the queues have left.
     for language in ("python", "java"):
         late = start_member(language, masters.first, topic=TOPIC, group=f"GID_late_{language}")
         wait_consumed([late])
+
+
+def poll(consumer: PollConsumer, count: int) -> list[MessageExt]:
+    found: list[MessageExt] = []
+
+    def is_found() -> bool:
+        found.extend(consumer.poll(100))
+        return len(found) >= count
+
+    wait_until(f"{count} messages", is_found, timeout_s=JVM_LIMIT_S)
+    return found
+
+
+def read_as_spark_does(name_server: str) -> set[str]:
+    """Return the bodies of all messages, by the reader that Spark's executors run."""
+    given = {"nameServer": name_server, "topic": TOPIC, "columns": "body"}
+    options = parse_options(given, scope="batch")
+    cluster = Cluster((name_server,), request_timeout_ms=5_000)
+    try:
+        cluster.run(cluster.refresh([TOPIC]))
+        bounds = cluster.run(cluster.fetch_bounds(cluster.find_queues([TOPIC])))
+        ranges = [
+            (QueueRange(queue, at.min_offset, at.max_offset), 0) for queue, at in bounds.items()
+        ]
+        batches = list(read_ranges(cluster, options, ranges))
+    finally:
+        cluster.driver.close()
+    return {row["body"].decode() for batch in batches for row in batch.to_pylist()}
 
 
 @pytest.mark.parametrize("languages", [("python",) * 3, ("python", "python", "java")])

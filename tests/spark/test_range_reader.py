@@ -214,6 +214,20 @@ def test_what_the_broker_removed_is_a_loss(
     assert "the broker has removed what was between" in str(caught.value)
 
 
+def test_offsets_that_a_static_topics_queue_leaps_over_are_no_loss(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    queue = MessageQueue("S", "__syslo__global__", 0)
+    fake_cluster.create_topic("S", queues=1, broker=queue.broker_name)
+    fake_cluster.append("S", 0, 10, broker=queue.broker_name)
+    fake_cluster.answers = [(ResponseCode.PULL_RETRY_IMMEDIATELY, 4)]
+
+    batches = read_ranges(cluster, options_of(fake_cluster), [(QueueRange(queue, 0, 10), 0)])
+
+    offsets = [row["queueOffset"] for batch in batches for row in batch.to_pylist()]
+    assert offsets == list(range(4, 10))
+
+
 def test_what_is_removed_is_skipped_if_the_user_says_so(
     fake_cluster: FakeCluster, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

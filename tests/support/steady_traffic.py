@@ -82,7 +82,10 @@ class SteadyTraffic:
         first: dict[str, float] = {}
         for each in self._deliveries():
             first.setdefault(each["body"], each["at"])
-        return max(first[each["body"]] - each["at"] for each in self.producer.named("sent"))
+        waits_ms: list[float] = [
+            first[each["body"]] - each["at"] for each in self.producer.named("sent")
+        ]
+        return max(waits_ms)
 
     def _deliveries(self) -> list[dict[str, Any]]:
         told = [each for member in self.members for each in member.named("message")]

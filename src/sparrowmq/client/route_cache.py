@@ -4,9 +4,9 @@ Queues to consume from: of every broker with READ permission, ids 0 ... readQueu
 without a master. Queues to send to: of every broker with WRITE permission *and* a master, ids 0 ...
 writeQueueNums-1, brokers by name; or exactly what `orderTopicConf` says.
 
-A static topic of RocketMQ 5 has queues of a broker that does not exist, with numbers that count over
-all its brokers; its queues move between brokers, and the newest mapping says which broker serves
-one. `RouteCache.host` knows the broker that serves a queue, whatever the topic.
+The queues of a static topic of RocketMQ 5 have the name of a broker that does not exist, and numbers
+that count over all brokers. They move between brokers: the newest mapping says which broker serves
+a queue. `RouteCache.host` gives the broker that serves a queue of any topic.
 
 A broker's addresses are those of the newest route that names it; a broker that no route names any
 more is forgotten.
@@ -224,16 +224,20 @@ def route_from(topic: str, data: TopicRouteAnswer, *, now_ms: int) -> TopicRoute
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     queue_datas = sorted(data.queue_datas, key=lambda queues: java_order(queues.broker_name))
     static, hosts = _static_queues(topic, list(data.topic_queue_mapping_by_broker.values()))
-    publish = [
-        queue
-        for broker_name, count in _parse_order(data.order_topic_conf)
-        for queue in _make_queues(topic, broker_name, count)
-    ] or static or [
-        queue
-        for queues in queue_datas
-        if queues.perm & PERM_WRITE and MASTER_ID in brokers.get(queues.broker_name, {})
-        for queue in _make_queues(topic, queues.broker_name, queues.write_queue_nums)
-    ]
+    publish = (
+        [
+            queue
+            for broker_name, count in _parse_order(data.order_topic_conf)
+            for queue in _make_queues(topic, broker_name, count)
+        ]
+        or static
+        or [
+            queue
+            for queues in queue_datas
+            if queues.perm & PERM_WRITE and MASTER_ID in brokers.get(queues.broker_name, {})
+            for queue in _make_queues(topic, queues.broker_name, queues.write_queue_nums)
+        ]
+    )
     subscribe = static or [
         queue
         for queues in queue_datas

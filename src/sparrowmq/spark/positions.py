@@ -116,9 +116,7 @@ def _committed(cluster: Cluster, group: str, queue: MessageQueue) -> Operation[i
     )
 
 
-def _all_committed(
-    cluster: Cluster, address: str
-) -> Operation[Mapping[str, Mapping[int, int]]]:
+def _all_committed(cluster: Cluster, address: str) -> Operation[Mapping[str, Mapping[int, int]]]:
     return (yield from all_offsets(address, timeout_ms=cluster.request_timeout_ms))
 
 
@@ -152,9 +150,7 @@ def _stored(
 ) -> Operation[tuple[int, int | None]]:
     """Return the first message from an offset on, and its store time; None without a message."""
     header = make_pull_header(group or DEFAULT_GROUP, queue, offset=offset, count_max=1)
-    result = yield from pull(
-        cluster.address(queue), header, timeout_ms=cluster.request_timeout_ms
-    )
+    result = yield from pull(cluster.address(queue), header, timeout_ms=cluster.request_timeout_ms)
     if result.status is PullStatus.FOUND:
         record = decode_record(result.records, 0)
         return record.queue_offset, record.store_timestamp_ms
@@ -199,9 +195,7 @@ def sample_sizes(
 
 def _sample_size(cluster: Cluster, queue: MessageQueue, offset: int) -> Operation[int]:
     header = make_pull_header(DEFAULT_GROUP, queue, offset=offset, count_max=SAMPLE_COUNT)
-    result = yield from pull(
-        cluster.address(queue), header, timeout_ms=cluster.request_timeout_ms
-    )
+    result = yield from pull(cluster.address(queue), header, timeout_ms=cluster.request_timeout_ms)
     if result.status is not PullStatus.FOUND:
         return 0
     return -(-len(result.records) // (result.next_offset - offset))

@@ -30,6 +30,7 @@ from msgspec import structs
 
 from sparrowmq.calling.effects import Operation, Task, cancel, join, now, sleep, spawn
 from sparrowmq.client.operations.pull import PullReply, PullStatus, make_pull_header, pull
+from sparrowmq.client.route_cache import is_static
 from sparrowmq.errors import RemoteProtocolError, SparrowError, UnreadableMessage
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Loss
@@ -204,7 +205,8 @@ class QueueReader:
         if result.status is PullStatus.OFFSET_ILLEGAL and offset < result.min_offset:
             self._skip(result.min_offset, "retention has removed what was before")
         elif result.status is PullStatus.NO_MATCHED_MSG and result.next_offset > offset:
-            if self._options.is_filtered and offset >= result.min_offset:
+            # The offsets of a static topic's queue leap where the queue has moved.
+            if is_static(self.queue) or (self._options.is_filtered and offset >= result.min_offset):
                 self._offset = min(result.next_offset, self._end)
                 return
             self._skip(result.next_offset, "the broker has removed what was between")

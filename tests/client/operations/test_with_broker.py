@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -232,7 +233,8 @@ def test_first_commit_of_a_topic_at_a_broker_ends_before_the_others_begin(run: R
         yield from sleep(20)
         steps.append(f"end {queue.queue_id}")
 
-    run(offsets.commit_all({q: commit(q) for q in [MessageQueue("T", "b", n) for n in range(3)]}))
+    commits = {q: commit(q) for q in [MessageQueue("T", "b", n) for n in range(3)]}
+    run(offsets.commit_all(commits, attrgetter("broker_name")))
 
     assert steps[:2] == ["begin 0", "end 0"]
     assert steps[2:4] == ["begin 1", "begin 2"]

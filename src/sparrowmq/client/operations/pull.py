@@ -129,10 +129,12 @@ def pull(
         status, answer = found, decode_header(PullMessageResponseHeader, reply.ext_fields)
         records = reply.body or b"" if status is PullStatus.FOUND else b""
     following = answer.next_begin_offset
-    if records and isinstance(answer, PullMessageResponseHeader) and answer.offset_delta is not None:
-        records, end = renumber(
-            records, queue_id=header.queue_id, offset_delta=answer.offset_delta
-        )
+    if (
+        records
+        and isinstance(answer, PullMessageResponseHeader)
+        and answer.offset_delta is not None
+    ):
+        records, end = renumber(records, queue_id=header.queue_id, offset_delta=answer.offset_delta)
         # A broker that lost a static topic's queue gives messages behind the queue's end there, if
         # it stored them while the queue moved, and then names that end again and again.
         following = max(following, end)

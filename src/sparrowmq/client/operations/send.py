@@ -825,9 +825,7 @@ def _look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operati
         return
 
 
-def _check_master(
-    publisher: Publisher, queue: MessageQueue, *, has_timer: bool
-) -> str:
+def _check_master(publisher: Publisher, queue: MessageQueue, *, has_timer: bool) -> str:
     address = publisher.routes.master_of(queue)
     if address is None:
         raise NoWritableQueue(
