@@ -4,9 +4,9 @@ Queues to consume from: of every broker with READ permission, ids 0 ... readQueu
 without a master. Queues to send to: of every broker with WRITE permission *and* a master, ids 0 ...
 writeQueueNums-1, brokers by name; or exactly what `orderTopicConf` says.
 
-The queues of a static topic of RocketMQ 5 have the name of a broker that does not exist, and numbers
-that count over all brokers. They move between brokers: the newest mapping says which broker serves
-a queue. `RouteCache.host` gives the broker that serves a queue of any topic.
+The queues of a static topic of RocketMQ 5 have the name of a broker that does not exist, and their
+numbers count over all brokers. They move between brokers: the newest mapping says which broker
+serves a queue. `RouteCache.host` gives the broker that serves a queue of any topic.
 
 A broker's addresses are those of the newest route that names it; a broker that no route names any
 more is forgotten.

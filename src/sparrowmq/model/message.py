@@ -284,8 +284,9 @@ class SendResult(NamedTuple):
     """The place of a stored message.
 
     For a batch, `msg_id` and `offset_msg_id` are comma lists, and `queue_offset` is that of the
-    first message. `recall_handle` is the argument of `recall`; None if the message cannot be
-    recalled.
+    first message. `queue_offset` is -1 if the queue is one of a static topic and is moving: its new
+    broker does not know the number yet. `recall_handle` is the argument of `recall`; None if the
+    message cannot be recalled.
     """
 
     status: SendStatus

@@ -1,4 +1,4 @@
-"""What consumers do with the queues of a static topic: member_loop, rebalance, pop."""
+"""What clients do with a static topic: batches, member_loop, pop, reset, request_reply."""
 
 from __future__ import annotations
 
@@ -9,24 +9,39 @@ import pytest
 from msgspec.structs import replace
 
 from play import Handler, Play, PlayedTask
-from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.batches import _results_of
 from sparrowmq.client.operations.member_loop import _commit, _refresh_routes, _send_back_one
 from sparrowmq.client.operations.pop import PopSource, receive
 from sparrowmq.client.operations.pull_loop import keep_pulling
+from sparrowmq.client.operations.request_reply import reply
+from sparrowmq.client.operations.reset import Target, plan_reset
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.errors import UsageError
 from sparrowmq.membership.actions import Acquire, Commit, Pull, RefreshRoutes
 from sparrowmq.membership.member import TopicShare
-from sparrowmq.model import MessageExt, MessageQueue
-from sparrowmq.protocol.bodies import BrokerData, TopicQueueMappingInfo, TopicRouteAnswer
+from sparrowmq.model import MessageExt, MessageQueue, SendResult, SendStatus
+from sparrowmq.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    ConsumerListBody,
+    QueueData,
+    TopicQueueMappingInfo,
+    TopicRouteAnswer,
+    encode_body,
+)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.subscription import parse_subscription
 
 QUEUE = MessageQueue("T", "__syslo__global__", 0)
+BROKERS = [BrokerData(broker_name=name, broker_addrs={0: f"{name}:1"}) for name in ("a", "b")]
 NOW_MS = 1_000_000
 
 
@@ -34,7 +49,7 @@ def route(owner: str) -> TopicRouteAnswer:
     """The route of a static topic with a queue, at one of two brokers."""
     mapping = TopicQueueMappingInfo(bname=owner, total_queues=1, curr_id_map={0: 5})
     return TopicRouteAnswer(
-        broker_datas=[BrokerData(broker_name=n, broker_addrs={0: f"{n}:1"}) for n in ("a", "b")],
+        broker_datas=BROKERS,
         topic_queue_mapping_by_broker={owner: mapping},
     )
 
@@ -99,19 +114,9 @@ def test_message_is_sent_back_to_the_broker_that_stores_it(
     subscriber: Subscriber, play: Callable[[Handler], Play]
 ) -> None:
     run = play(lambda _, request: response_to(request))
-    message = MessageExt(
-        topic="T",
-        body=b"",
-        properties={},
-        broker_name=QUEUE.broker_name,
-        queue_id=0,
-        queue_offset=9,
-        commit_log_position=4_096,
-        store_host="b:1",
-    )
 
     for host in ("a:1", "b:1"):
-        run(_send_back_one(subscriber, replace(message, store_host=host), delay_level=0))
+        run(_send_back_one(subscriber, stored(host, {}), delay_level=0))
 
     assert [(address, request.code) for address, request in run.requests] == [
         (host, RequestCode.CONSUMER_SEND_MSG_BACK) for host in ("a:1", "b:1")
@@ -125,6 +130,83 @@ def test_messages_of_a_static_topic_are_not_popped(play: Callable[[Handler], Pla
 
     with pytest.raises(UsageError, match="'T' is a static topic"):
         run(receive(source, count_max=1, invisible_ms=30_000, wait_ms=0))
+
+
+def test_group_whose_members_brokers_do_not_move_is_not_reset(
+    play: Callable[[Handler], Play],
+) -> None:
+    members = ["m"]
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return response_to(request, body=encode_route("a"))
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            return response_to(
+                request, body=encode_body(ClusterInfo(broker_addr_table={"a": BROKERS[0]}))
+            )
+        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            return response_to(
+                request, body=encode_body(ConsumerListBody(consumer_id_list=members))
+            )
+        return response_to(request, ext_fields={"offset": "7"})
+
+    directory = Directory(name_servers=NameServers(("n:1",)))
+    run, target = play(answer), Target(is_earliest=True)
+
+    with pytest.raises(UsageError, match="in a static topic such as T; stop the members first"):
+        run(plan_reset(directory, "GID_s", "T", target=target))
+    members.clear()
+    plan = run(plan_reset(directory, "GID_s", "T", target=target))
+    assert [each.queue for each in plan.queues] == [QUEUE]
+
+
+def test_reply_goes_to_the_broker_that_stores_the_request(
+    play: Callable[[Handler], Play],
+) -> None:
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            queues = [
+                QueueData(broker_name=name, read_queue_nums=1, write_queue_nums=1, perm=6)
+                for name in ("a", "b")
+            ]
+            data = replace(route("a"), queue_datas=queues, topic_queue_mapping_by_broker={})
+            return response_to(request, body=encode_body(data))
+        return response_to(request, ext_fields={"queueId": "0", "queueOffset": "0", "msgId": "F"})
+
+    marks = {"CLUSTER": "c", "CORRELATION_ID": "1", "REPLY_TO_CLIENT": "x", "TTL": "3000"}
+    publisher = Publisher(
+        config=ProducerConfig(group="GP", client_id="c"),
+        name_servers=NameServers(("n:1",)),
+        ids=UniqIdGenerator(bytes(4), 1, process_number=2),
+        selector=QueueSelector(lambda: 1),
+    )
+    run = play(answer)
+
+    for host in ("a:1", "b:1"):
+        run(reply(publisher, stored(host, marks), b"y", {}))
+
+    sent = [at for at, each in run.requests if each.code == RequestCode.SEND_REPLY_MESSAGE_V2]
+    assert sent == ["a:1", "b:1"]
+
+
+def test_messages_of_a_batch_without_an_offset_have_none() -> None:
+    for first, offsets in ((-1, [-1, -1]), (7, [7, 8])):
+        result = SendResult(SendStatus.SEND_OK, "1,2", "3,4", QUEUE, first)
+        assert [each.queue_offset for each in _results_of(result, 2)] == offsets
+
+
+def stored(host: str, properties: dict[str, str]) -> MessageExt:
+    """A message of the queue that a broker stores."""
+    return MessageExt(
+        topic="T",
+        body=b"",
+        properties=properties,
+        broker_name=QUEUE.broker_name,
+        queue_id=0,
+        queue_offset=9,
+        commit_log_position=4_096,
+        store_host=host,
+    )
 
 
 def encode_route(owner: str) -> bytes:

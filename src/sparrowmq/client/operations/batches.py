@@ -104,7 +104,8 @@ def _results_of(result: SendResult, count: int) -> list[SendResult]:
     msg_ids, offset_ids = result.msg_id.split(","), result.offset_msg_id.split(",")
     # A broker that stores a batch as one record returns one id. More ids than messages are cut.
     offset_ids += [""] * (count - len(offset_ids))
-    offsets = range(result.queue_offset, result.queue_offset + count)
+    first = result.queue_offset
+    offsets = repeat(first) if first < 0 else range(first, first + count)
     rows = zip(
         repeat(result.status),
         msg_ids,

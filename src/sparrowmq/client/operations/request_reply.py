@@ -103,7 +103,8 @@ def reply(
 
     def select(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
         # The broker that stored the request knows the client that asked.
-        own = [queue for queue in queues if queue.broker_name == message.broker_name]
+        names = {message.broker_name, *publisher.routes.broker_names_at(message.store_host)}
+        own = [queue for queue in queues if queue.broker_name in names]
         return (own or queues)[0]
 
     return (

@@ -26,6 +26,7 @@ from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import commit_all
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import get_broker_address
+from sparrowmq.client.route_cache import is_static
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import RequestCode
@@ -147,6 +148,11 @@ def plan_reset(
             f"group {group} has connected members ({len(members)}), and RocketMQ's brokers move "
             "these in a whole topic and to a time only: not in one queue, and not to an offset; "
             "stop the members first, or reset all queues to a time, earliest or latest"
+        )
+    if members and any(is_static(each.queue) for each in plan.queues):
+        raise UsageError(
+            f"group {group} has connected members ({len(members)}), and RocketMQ's brokers do not "
+            f"move these in a static topic such as {topic}; stop the members first"
         )
     return plan
 
