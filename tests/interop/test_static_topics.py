@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq import Admin, Message, MessageExt, PollConsumer, Producer
+from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.range_reader import read_ranges
@@ -122,12 +122,14 @@ def test_queues_keep_their_offsets_and_times_when_they_move(
     with PollConsumer(GROUP, name_server=name_server) as ours:
         ours.subscribe(TOPIC)
         ours.start()
-        found = poll(ours, 122)
-        ours.commit()
+        later = {body for body in sent if body.startswith("after")}
         # The committed offsets came along: nothing of the time before comes again.
-        assert {m.body.decode().partition("-")[0] for m in found} == {"after"}
+        assert poll(ours, later) == later
+        ours.commit()
         ours.seek_to_time(int(moved_ms), *ours.assignment())
-        assert sorted(m.body for m in poll(ours, 122)) == sorted(m.body for m in found)
+        # For a time before its own second message, a broker of 5.5.0 answers with the queue's start
+        # (AdminBrokerProcessor.rewriteRequestForStaticTopic).
+        assert poll(ours, later) >= later
     with Admin(name_server=name_server) as admin:
         assert [each.lag for each in admin.group_lag(GROUP, TOPIC)] == [0] * len(QUEUES)
         queues = admin.route(TOPIC).subscribe_queues
@@ -143,14 +145,15 @@ def test_queues_keep_their_offsets_and_times_when_they_move(
         wait_consumed([late])
 
 
-def poll(consumer: PollConsumer, count: int) -> list[MessageExt]:
-    found: list[MessageExt] = []
+def poll(consumer: PollConsumer, wanted: set[str]) -> set[str]:
+    """Poll until all these bodies have come; return the bodies that came."""
+    found: set[str] = set()
 
     def is_found() -> bool:
-        found.extend(consumer.poll(100))
-        return len(found) >= count
+        found.update(message.body.decode() for message in consumer.poll(100))
+        return found >= wanted
 
-    wait_until(f"{count} messages", is_found, timeout_s=JVM_LIMIT_S)
+    wait_until(f"{len(wanted)} messages", is_found, timeout_s=JVM_LIMIT_S)
     return found
 
 
