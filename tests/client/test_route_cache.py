@@ -147,6 +147,18 @@ def static_route(*mappings: Any, order: str | None = None) -> TopicRoute:
 
 
 def test_queues_of_a_static_topic_are_where_the_newest_mapping_has_them() -> None:
+    route = static_route(mapping("a", 8, 1, 2), mapping("b", 7, 0, 1, total=2))
+
+    queues = [MessageQueue("T", "__syslo__global__", n) for n in range(3)]
+    assert queues == list(route.publish_queues) == list(route.subscribe_queues)
+    assert [route.host(queue) for queue in queues] == ["b", "a", "a"]
+    cache = RouteCache()
+    cache.update(route)
+    assert [cache.host(queue) for queue in queues] == ["b", "a", "a"]
+    assert cache.master_of(queues[0]) == "b:1"
+
+
+def test_queue_that_no_broker_serves_keeps_its_place() -> None:
     route = static_route(mapping("b", 7, 2, scope="C"))
     cache = RouteCache()
     cache.update(route)

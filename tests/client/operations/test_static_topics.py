@@ -107,7 +107,7 @@ def test_member_asks_for_routes_where_a_broker_no_longer_serves_a_queue(
         else _commit(subscriber, Commit(QUEUE, 1, 9, is_last=False))
     )
 
-    assert RefreshRoutes() in member.due(NOW_MS)
+    assert any(isinstance(each, RefreshRoutes) for each in member.due(NOW_MS))
 
 
 def test_message_is_sent_back_to_the_broker_that_stores_it(
