@@ -125,7 +125,9 @@ def test_keys_stay_in_order_while_a_broker_is_drained(
         traffic.assert_keys_in_order()
     wait_ms = traffic.longest_wait_ms()
     print(f"\n{java.version}, {languages}, in order: {told}; waited at most {wait_ms:.0f} ms")
-    assert traffic.twice_count <= TWICE_MAX
+    # A send that failed may have been stored, and is sent again.
+    failed_count = len(traffic.producer.named("failed"))
+    assert traffic.twice_count <= TWICE_MAX + failed_count
 
 
 @pytest.mark.parametrize("java", ["5.5.0"], indirect=True, scope="session")
