@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from small_stores import SMALL, flush, open_store, split_records
+from sparrowmq.errors import StoreError
 from sparrowmq.protocol.record import Record
 from sparrowmq.store import MessageStore, PutStatus
 
@@ -120,6 +121,22 @@ def test_gathered_queue_entries_that_find_no_space_put_the_checkpoint_off(
     again = MessageStore(storage.copy(), SMALL)
     assert again.load(timestamp_ms=interval_ms).is_clean is False
     assert bodies(again) == [b"0", b"1", b"2", b"3"]
+
+
+def test_store_that_was_killed_asks_for_room_to_start_on_a_full_disk(
+    storage: Any, store: MessageStore, new_record: NewRecord
+) -> None:
+    for n in range(4):
+        store.put(new_record(b"%d" % n), timestamp_ms=1)
+        flush(store)
+    killed = storage.copy()
+    killed.bytes_left = 5
+
+    with pytest.raises(StoreError, match="; make room on the disk and start again"):
+        MessageStore(killed, SMALL).load(timestamp_ms=1)
+
+    killed.bytes_left = None
+    assert bodies(open_store(killed)) == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,6 +37,14 @@ def test_reads_end_with_the_file_and_writes_do_not_pass_it(tmp_path: Path) -> No
     assert file.read(10, 5) == b""
     with pytest.raises(OSError, match="fixed size"):
         file.write(6, b"abcde")
+
+
+def test_failed_write_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = FileStorage(tmp_path).create("a/0", size=8)
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+
+    with pytest.raises(OSError, match=f"full: '{tmp_path}/a/0'"):
+        file.write(0, b"x")
 
 
 def test_next_data_skips_holes_and_zeros(tmp_path: Path) -> None:

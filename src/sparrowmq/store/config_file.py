@@ -13,16 +13,13 @@ Differs from RocketMQ 4.9, which does not sync and so may find an empty file aft
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from sparrowmq.errors import SparrowError, StoreError
-from sparrowmq.store.storage import Storage, parent_directory, write_file
+from sparrowmq.store.storage import Storage, has_no_room, parent_directory, write_file
 
 T = TypeVar("T")
-
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def write_config(storage: Storage, path: str, data: bytes) -> None:
@@ -34,7 +31,7 @@ def write_config(storage: Storage, path: str, data: bytes) -> None:
     try:
         _write_over(storage, temporary, data)
     except OSError as error:
-        if error.errno not in _NO_ROOM or not (storage.has(path) and storage.has(backup)):
+        if not has_no_room(error) or not (storage.has(path) and storage.has(backup)):
             raise
         storage.rename(backup, temporary)
         _write_over(storage, temporary, data)

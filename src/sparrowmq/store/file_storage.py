@@ -76,12 +76,16 @@ class FileStorageFile:
         if position + size > self.size:
             raise OSError(errno.EFBIG, "write beyond the file's fixed size", self._full_path)
         fd = self._fd if self._fd >= 0 else self._reopen()
-        written = os.pwrite(fd, data, position)
-        while written < size:
-            count = os.pwrite(fd, memoryview(data)[written:], position + written)
-            if count == 0:
-                raise OSError(errno.ENOSPC, "the disk takes no more bytes", self._full_path)
-            written += count
+        try:
+            written = os.pwrite(fd, data, position)
+            while written < size:
+                count = os.pwrite(fd, memoryview(data)[written:], position + written)
+                if count == 0:
+                    raise OSError(errno.ENOSPC, "the disk takes no more bytes")
+                written += count
+        except OSError as error:
+            error.filename = self._full_path
+            raise
 
     def zero_from(self, position: int) -> None:
         """Make every byte from `position` on zero, and return the blocks to the disk."""

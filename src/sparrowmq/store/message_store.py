@@ -70,7 +70,7 @@ from sparrowmq.store.results import (
     illegal,
     unwritten,
 )
-from sparrowmq.store.storage import DiskSpace, Storage, StorageFile, is_shortage
+from sparrowmq.store.storage import DiskSpace, Storage, StorageFile, has_no_room, is_shortage
 from sparrowmq.store.stored_record import (
     encode_plain,
     encode_stored,
@@ -169,7 +169,8 @@ class MessageStore:
             report = self._recover(timestamp_ms)
         except OSError as error:
             self._release()
-            raise StoreError(f"the store cannot be loaded: {error}") from error
+            hint = "; make room on the disk and start again" if has_no_room(error) else ""
+            raise StoreError(f"the store cannot be loaded: {error}{hint}") from error
         except BaseException:
             self._release()
             raise

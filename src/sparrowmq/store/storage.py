@@ -31,6 +31,11 @@ def is_shortage(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
+def has_no_room(error: OSError) -> bool:
+    """Return whether a write failed because the disk, or what its user may have of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 class DiskSpace(NamedTuple):
     """A disk's space. Space reserved for the super-user counts neither as used nor as free."""
 
