@@ -12,13 +12,15 @@ import org.junit.runner.notification.RunListener;
  * none has shown nothing.
  */
 public final class Suite extends RunListener {
+    private static final long ANSWER_MS = 60_000;
+
     private final DefaultMQAdminExt admin;
     private long startMs;
     private long storedBefore;
     private String failure;
 
     private Suite() throws Exception {
-        admin = new DefaultMQAdminExt();
+        admin = new DefaultMQAdminExt(ANSWER_MS);
         admin.setInstanceName("suite");
         admin.setNamesrvAddr(System.getProperty("suite.nameServer"));
         admin.start();
@@ -36,17 +38,23 @@ public final class Suite extends RunListener {
         Runtime.getRuntime().halt(0);
     }
 
-    private long stored() throws Exception {
+    private long stored() {
         long sum = 0;
-        for (String broker : System.getProperty("suite.brokers").split(",")) {
-            var told = admin.fetchBrokerRuntimeStats(broker.substring(broker.indexOf('=') + 1));
-            sum += Long.parseLong(told.getTable().get("putMessageTimesTotal"));
+        try {
+            for (String broker : System.getProperty("suite.brokers").split(",")) {
+                var told = admin.fetchBrokerRuntimeStats(broker.substring(broker.indexOf('=') + 1));
+                sum += Long.parseLong(told.getTable().get("putMessageTimesTotal"));
+            }
+        } catch (Exception error) {
+            // JUnit would run the other tests without a listener that throws.
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
         }
         return sum;
     }
 
     @Override
-    public void testStarted(Description description) throws Exception {
+    public void testStarted(Description description) {
         failure = null;
         startMs = System.currentTimeMillis();
         storedBefore = stored();
@@ -68,7 +76,7 @@ public final class Suite extends RunListener {
     }
 
     @Override
-    public void testFinished(Description description) throws Exception {
+    public void testFinished(Description description) {
         String name = description.getClassName();
         System.out.printf(
             "{\"event\":\"test\",\"name\":\"%s.%s\",\"ms\":%d,\"stored\":%d,\"failure\":%s}%n",
