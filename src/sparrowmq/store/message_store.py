@@ -167,13 +167,12 @@ class MessageStore:
         self._storage.lock()
         try:
             report = self._recover(timestamp_ms)
-        except OSError as error:
+        except BaseException as error:
             self._release()
+            if not isinstance(error, OSError):
+                raise
             hint = "; make room on the disk and start again" if has_no_room(error) else ""
             raise StoreError(f"the store cannot be loaded: {error}{hint}") from error
-        except BaseException:
-            self._release()
-            raise
         self._is_open = True
         return report
 
