@@ -83,6 +83,7 @@ class PopLedger:
         # Confirmed as finished; and acknowledged by requests that may have had an effect.
         self._ended: set[MessagePlace] = set()
         self._asked: set[MessagePlace] = set()
+        self._expired: set[MessagePlace] = set()
         self._dead: set[bytes] = set()
         # By the log: when a message may be popped that is not finished.
         self._due_ms: dict[MessagePlace, int] = {}
@@ -159,7 +160,8 @@ class PopLedger:
     def note_expired(self, queue: MessageQueue, offset: int) -> None:
         """Note that a message has expired, consumed or not."""
         place = MessagePlace(queue, offset)
-        self._asked.add(place)
+        # An acknowledgement that is refused because of it does not make it unfinished.
+        self._expired.add(place)
         self._due_ms.pop(place, None)
 
     # --- requests and answers ---------------------------------------------------------------
@@ -232,7 +234,7 @@ class PopLedger:
     def find_unfinished(self) -> str | None:
         """Return the group's unfinished work, None for none."""
         for place, payload in self._payloads.items():
-            is_explained = place in self._asked or payload in self._dead
+            is_explained = place in self._asked | self._expired or payload in self._dead
             if place in self._due_ms:
                 return f"{place}: still invisible, or popped by nobody, in {self.group}"
             if not is_explained:
