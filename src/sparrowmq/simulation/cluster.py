@@ -178,6 +178,7 @@ class SimulatedCluster:
         retries = [MessageQueue(retry_topic(GROUP), broker.name, 0) for broker in self.brokers]
         # The numbers of the topic's queues on each broker so far, the last of which is wanted.
         self._queue_counts = [scenario.queue_count]
+        self._is_operating = False
         self.all_queues = (*self.queues, *retries)
         self.members: list[MemberHost] = []
         self.producers: list[ProducerHost] = []
@@ -265,22 +266,28 @@ class SimulatedCluster:
     def change_queues(self, count: int) -> None:
         """Let an operator give the topic another number of queues on each broker."""
         self._queue_counts.append(count)
+        if self._is_operating:
+            # One after the other: of two at once the older could have the last word.
+            return
+        self._is_operating = True
         process = self._world.start_process("operator", "10.0.0.9")
         driver = SimulatedDriver(process, self.network, on_failure=self.checkers.note_failure)
-        driver.start(self._set_queues(count), name="operate", on_done=lambda _: None)
+        driver.start(self._operate(), name="operate", on_done=lambda _: None)
 
-    def _set_queues(self, count: int) -> Operation[None]:
-        """Change the brokers that answer; once all is healed, all of them."""
+    def _operate(self) -> Operation[None]:
+        """Change the brokers that answer, until all of them have the wanted number of queues."""
         directory = Directory(name_servers=self._world.make_name_servers())
-        while count == self.queue_count:
+        count = changed_count = 0
+        while count != self.queue_count or changed_count < len(self.brokers):
+            count = self.queue_count
             with suppress(SparrowError):
                 changes = yield from plan_topic_update(
                     directory, TOPIC, read_queues=count, write_queues=count
                 )
                 yield from update_topic(directory, changes)
-                if len(changes) == len(self.brokers):
-                    return
+                changed_count = len(changes)
             yield from sleep(QUEUES_RETRY_MS)
+        self._is_operating = False
 
     def _run_as_admin(self, operation: Operation[Any]) -> None:
         process = self._world.start_process("admin", "10.0.0.9")
@@ -427,6 +434,11 @@ class SimulatedCluster:
         return self._queue_counts[-1]
 
     @property
+    def has_changed_queues(self) -> bool:
+        """Whether an operator has changed the number of the topic's queues."""
+        return len(self._queue_counts) > 1
+
+    @property
     def queues(self) -> list[MessageQueue]:
         """Every queue that the topic is to have."""
         return self._queues_of(repeat(self.queue_count))
@@ -532,9 +544,10 @@ class SimulatedCluster:
                 member.process.thaw()
         if not self.live_members:
             self.add_member()
-        if len(self._queue_counts) > 1:
+        if self.has_changed_queues:
             # What stands in queues that are hidden is not lost.
-            self._queue_counts.append(max(self._queue_counts))
-            self._run_as_admin(self._set_queues(self.queue_count))
+            self.change_queues(max(self._queue_counts))
+            while self._is_operating and self.checkers.violation is None:
+                self.run(until_ms=self.timeline.now_ms + 100)
         if self.transactions and not self.live_transactions:
             self.add_transactions(0)

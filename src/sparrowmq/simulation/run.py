@@ -11,7 +11,8 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
-from sparrowmq.broker.broker import SCAN_INTERVAL_MS
+from sparrowmq.broker.broker import REGISTRATION_RETRY_MS, SCAN_INTERVAL_MS
+from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.coordination.member_marker import MARKED_EXPIRY_MS
 from sparrowmq.membership.owned_queue import LAST_COMMIT_MS
@@ -43,6 +44,11 @@ _DEFAULTS = ConsumerConfig(group="GID_any", client_id="any")
 # are gone; members with an incomplete route ask again, at doubled intervals.
 OWNERSHIP_BOUND_MS = 30_000
 assert MARKED_EXPIRY_MS + SCAN_INTERVAL_MS < OWNERSHIP_BOUND_MS
+# Members hear of queues that came by the heal with their next route.
+NEW_QUEUES_MS = _DEFAULTS.times.route_refresh_ms
+# A name server that has started again hears of a broker by the next registration, or by a second
+# one, if the broker learns by the first that its connection is gone.
+ROUTES_BOUND_MS = BrokerConfig().registration_interval_ms + 2 * REGISTRATION_RETRY_MS
 # The same if members only came and went: brokers notify the others at once. But a member stays
 # listed until its slowest listener has ended and its last offset is committed, or until the bounds
 # for both have passed.
@@ -362,6 +368,9 @@ def _expect_health(cluster: SimulatedCluster) -> None:
     faults = cluster.scenario.faults
     come_and_go = faults.are_graceful and not faults.strike_routes
     bound_ms = GRACEFUL_OWNERSHIP_BOUND_MS if come_and_go else OWNERSHIP_BOUND_MS
+    if cluster.has_changed_queues:
+        bound_ms += NEW_QUEUES_MS
+    routed_by_ms = timeline.now_ms + ROUTES_BOUND_MS
     owned_by_ms = timeline.now_ms + bound_ms
     scenario = cluster.scenario
     sent_by_ms = owned_by_ms + scenario.message_count * scenario.pause_ms_max
@@ -370,12 +379,11 @@ def _expect_health(cluster: SimulatedCluster) -> None:
     while checkers.violation is None:
         cluster.run(until_ms=timeline.now_ms + LOOK_MS)
         ownership = cluster.ownership()
-        is_late = timeline.now_ms >= owned_by_ms
-        if is_late and not ownership.is_exact:
+        if timeline.now_ms >= owned_by_ms and not ownership.is_exact:
             checkers.fail(f"{bound_ms} ms after the heal: {ownership}")
         old = cluster.find_old_route()
-        if is_late and old is not None:
-            checkers.fail(f"{bound_ms} ms after the heal: {old}")
+        if timeline.now_ms >= routed_by_ms and old is not None:
+            checkers.fail(f"{ROUTES_BOUND_MS} ms after the heal: {old}")
         leaving = [m.name for m in cluster.members if m.is_leaving and m.process.is_alive]
         if leaving and timeline.now_ms >= finished_by_ms:
             checkers.fail(f"{leaving[0]} has not left long after the heal")

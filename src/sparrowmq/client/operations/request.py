@@ -94,6 +94,9 @@ def ask_name_servers(
 ) -> Operation[T]:
     """Ask the name server in use, or the next one that returns a readable answer.
 
+    One that does not know a topic may be behind, or have started again: the next one is asked too.
+    RocketMQ's clients believe the first.
+
     Args:
         read: decodes a successful answer from an address.
         timeout_ms: the time for all name servers together; each gets a share of the rest.
@@ -102,6 +105,7 @@ def ask_name_servers(
     BrokerError for an answer other than SUCCESS.
     """
     failure: TransportError | RemoteProtocolError | None = None
+    refusal: BrokerError | None = None
     addresses = name_servers.in_order()
     now_ms: int = yield Now()
     deadline_ms = now_ms + timeout_ms
@@ -110,8 +114,13 @@ def ask_name_servers(
         try:
             reply: RemotingCommand = yield Invoke(address, make_request(code, header), share_ms)
             if reply.code != ResponseCode.SUCCESS:
-                name_servers.mark_answered(address)
-                raise _refusal_of(reply, address)
+                refused = _refusal_of(reply, address)
+                if reply.code != ResponseCode.TOPIC_NOT_EXIST:
+                    name_servers.mark_answered(address)
+                    raise refused
+                refusal = refusal or refused
+                now_ms = yield Now()
+                continue
             answer = read(reply, address)
         except (TransportError, RemoteProtocolError) as error:
             failure = error
@@ -119,6 +128,9 @@ def ask_name_servers(
             continue
         name_servers.mark_answered(address)
         return answer
+    if refusal is not None:
+        name_servers.mark_answered(refusal.address)
+        raise refusal
     if isinstance(failure, RemoteProtocolError):
         raise failure
     tried = ", ".join(addresses)
