@@ -62,7 +62,7 @@ def delayed_message_that_comes_early(
     "put",
     draw_delay_faults,
     f"{LOST}| sent back, and no retry |neither acknowledged nor a dead letter$",
-    tried_first=14,
+    is_kind_alone=True,
 )
 def dead_letter_that_is_not_stored(
     put: Any, store: MessageStore, record: Record, *, timestamp_ms: int
