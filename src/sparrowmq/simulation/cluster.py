@@ -128,9 +128,8 @@ class SimulatedCluster:
     def __init__(self, scenario: Scenario, make_dice: Callable[[str], Dice]) -> None:
         self.scenario = scenario
         # A member alone in its group goes on with what it knows, whatever its brokers forget.
-        kills = ("broker_kill", *NAME_SERVER_FAULTS)
-        is_kill = keep_only(scenario.faults, kills) == scenario.faults
-        is_alone = is_kill and scenario.member_count == 1
+        kills = keep_only(scenario.faults, ("broker_kill", *NAME_SERVER_FAULTS))
+        is_alone = kills == scenario.faults and scenario.member_count == 1
         self.timeline = Timeline()
         self.trace = Trace(self.timeline)
         self.checkers = Checkers(
