@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from queue_messages import message
-from sparrowmq.model import MessageQueue, SendResult, SendStatus
+from sparrowmq.model import MessageQueue, SendResult, SendStatus, TransactionState
+from sparrowmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.event_log import Trace
@@ -357,6 +358,22 @@ def test_dead_letter_must_have_its_retries_behind_it(dice: object) -> None:
 
     bench.put(b"m0", is_sent=False, topic="%DLQ%G", reconsume_times=1)
     assert bench.checkers.violation == "%DLQ%G@b:0 offset 1: a dead letter after 0 retries"
+
+
+@pytest.mark.parametrize(
+    ("ended_at", "violation"),
+    [(BROKER, "b'm': discarded as undecided after its ROLLBACK was confirmed"), ("other", None)],
+)
+def test_transaction_may_be_discarded_only_where_no_end_of_it_was_confirmed(
+    bench: Bench, ended_at: str, violation: str | None
+) -> None:
+    bench.checkers.note_begun(b"m")
+    bench.checkers.ledger.decide(b"m", TransactionState.ROLLBACK, unknown_times=0)
+    bench.checkers.ledger.note_ended(b"m", TransactionState.ROLLBACK, ended_at)
+
+    bench.put(b"m", topic=TRANS_CHECK_MAX_TIME_TOPIC)
+
+    assert bench.checkers.violation == violation
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
 
-from mistakes import Mistakes, run_calm
+from mistakes import CALM, Mistakes, run_calm
 from sparrowmq.broker.host import BrokerHost
 from sparrowmq.broker.registration import Registrar
 from sparrowmq.calling.effects import Operation, now
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.simulation.cluster import SimulatedCluster
 from sparrowmq.simulation.faults import NAME_SERVER_FAULTS, Faults
 
 pytestmark = pytest.mark.slow
@@ -34,6 +36,26 @@ def test_members_come_and_go_while_one_name_server_fails() -> None:
         reached.update(outcome.reached)
 
     assert {*NAME_SERVER_FAULTS, "name servers changed", "old routes given"} <= set(reached)
+
+
+def test_broker_stays_in_the_route_if_the_name_server_missed_that_its_connection_ended() -> None:
+    cluster = SimulatedCluster(CALM, lambda purpose: Random(purpose))
+    cluster.start()
+    timeline, name_server, broker = cluster.timeline, cluster.name_servers[0], cluster.brokers[0]
+    cluster.run(until_ms=timeline.now_ms + 10_000)
+    (end,) = (
+        end
+        for link in cluster.network.open_links()
+        for end in (link, link.peer)
+        if (end.process, end.peer.process) == (broker.process, name_server.process)
+    )
+
+    cluster.network.half_open(end, noticed_by=end, mute_ms=0)
+
+    # The name server closes the connection when it has been idle for two minutes.
+    for _ in range(300):
+        cluster.run(until_ms=timeline.now_ms + 500)
+        assert cluster.find_old_route() is None
 
 
 @mistake(NameServers, "in_order", FORGETFUL, LATE, **TWO)

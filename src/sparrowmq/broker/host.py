@@ -251,6 +251,7 @@ class BrokerHost:
     def connection_lost(self, address: str) -> None:
         """Register again soon, if the connection led to a name server."""
         if address in self._name_servers:
+            self._registrar.forget(address)
             self._broker.ask_registration(now_ms=self._world.monotonic_ms())
 
     def _register(self, work: RegistrationWork) -> Operation[None]:

@@ -85,6 +85,13 @@ class Registrar:
             yield from self._send(work.changed, name_server)
         self._versions[name_server] = version
 
+    def forget(self, name_server: str) -> None:
+        """Forget what a name server accepted: the connection to it has ended.
+
+        A registration ends with its connection, also where the name server has not noticed yet.
+        """
+        self._versions.pop(name_server, None)
+
     def _has_version(self, version: DataVersion, name_server: str) -> Operation[bool]:
         header = QueryDataVersionRequestHeader(
             broker_name=self._config.broker_name,

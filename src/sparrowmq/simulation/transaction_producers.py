@@ -138,4 +138,4 @@ class TransactionHost:
             return
         ended = yield from end(self._coordinator, half, outcome)
         if ended is outcome:
-            checkers.ledger.note_ended(payload, outcome)
+            checkers.ledger.note_ended(payload, outcome, half.queue.broker_name)
