@@ -177,6 +177,18 @@ def test_offsets_that_wait_for_the_flush_are_written_right_after_it(rig: Any) ->
     assert saved.offset_table == {"T@GID_p": {0: 0}, "T@GID_c": {0: 5}}
 
 
+def test_offset_of_a_group_that_pops_is_written_within_a_second(rig: Any) -> None:
+    rig.send(rig.connect())
+    rig.advance(2_000)
+
+    rig.broker.state.offsets.commit_popped("GID_p", "T", 0, offset=1)
+    rig.advance(1_000)
+
+    saved = read_tables(FileStorage(rig.root)).tables.offsets
+    assert saved is not None
+    assert saved.offset_table == {"T@GID_p": {0: 1}}
+
+
 def test_encoded_offsets_have_rocketmqs_form(rig: Any) -> None:
     rig.holds_work = True
     commit(rig, 5)
