@@ -83,6 +83,8 @@ def test_members_are_asked_once_a_lock_has_been_refused_for_long_enough() -> Non
     queues = [waiting(0), waiting(1)]
     rounds = LockRounds(0)
 
+    assert collect(rounds, queues, 0) == []
+    assert rounds.next_due_ms(queues, 0) == MEMBERS_ASKED_MS
     assert collect(rounds, queues, MEMBERS_ASKED_MS - 1) == []
     asked = collect(rounds, queues, MEMBERS_ASKED_MS)
     assert asked == [AskMembers(tuple(queue.queue for queue in queues))]

@@ -9,7 +9,7 @@ A broker that was restarted lists those who have come back, and the first of the
 queues. So once such a broker has answered, a list that lacks members counts together with the lists
 of the topic's other brokers; a member that none of them lists has time to come back as well.
 `Differs from RocketMQ:` there each member divides by the short list at once, and messages are
-consumed twice. Tests: test_client_id.py, test_handover.py.
+consumed twice. Tests: test_listed_ids.py, test_handover.py.
 """
 
 from __future__ import annotations
