@@ -24,9 +24,15 @@ from sparrowmq import (
     TransactionState,
 )
 from sparrowmq.client import transaction_outcomes
+from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.transaction_outcomes import Coordinator
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -379,6 +385,34 @@ def test_a_producer_that_idles_stays_registered_and_is_asked(hostile: HostileClu
 
     assert elapsed_s > 2.5
     assert [message.body for message in asked] == [b"half"]
+
+
+def test_only_so_many_questions_wait_and_those_for_other_groups_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transaction_outcomes, "QUESTIONS_MAX", 2)
+    publisher = Publisher(
+        config=ProducerConfig(group="GID_p", client_id="c"),
+        name_servers=NameServers(("n:1",)),
+        ids=UniqIdGenerator(bytes(4), 1, process_number=2),
+        selector=QueueSelector(lambda: 1),
+    )
+    unused: Any = None
+    coordinator = Coordinator(publisher=publisher, check=unused, report=unused)
+
+    def ask(group: str, offset: int) -> None:
+        half = record("T", 0, offset, properties=f"PGROUP\x01{group}\x02UNIQ_KEY\x01ID\x02")
+        fields = {"tranStateTableOffset": f"{offset}", "commitLogOffset": "0", "msgId": "ID"}
+        code = RequestCode.CHECK_TRANSACTION_STATE
+        request = RemotingCommand(code=code, ext_fields=fields, body=half)
+        transaction_outcomes.note_question({"GID_p": coordinator}, "b:1", request)
+
+    ask("GID_other", 0)
+    for offset in range(1, 5):
+        ask("GID_p", offset)
+
+    offsets = [question.header.tran_state_table_offset for question in coordinator.questions]
+    assert offsets == [1, 2]
 
 
 def test_two_of_a_group_in_one_instance_are_refused(

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.by_load import (
+    AllocateMessageQueueByLoad,
+    FollowedPlan,
     GroupLoads,
     QueueLoad,
     follow,
     moves_max,
     rebalance_loads,
 )
+from sparrowmq.strategies.group_strategy import TopicView
 from sparrowmq.strategies.minimal_move import divide
 
 
@@ -138,6 +141,32 @@ class TestOnePeriod:
 
         assert len(gain.moved) == moves
 
+    @pytest.mark.parametrize(("rate", "moves"), [(1.2, 0), (2.0, 1)])
+    def test_a_queue_moves_only_if_that_takes_a_tenth_of_the_excess(
+        self, rate: float, moves: int
+    ) -> None:
+        queues = queues_of(3)
+        rates = [90.0 - rate, rate, 150.0]
+        loads = GroupLoads(
+            queues={queue: QueueLoad(rate, 0) for queue, rate in zip(queues, rates, strict=True)},
+            capacities={"a": 100.0, "b": 300.0},
+        )
+        owners = dict(zip(queues, ["a", "a", "b"], strict=True))
+
+        assert len(rebalance_loads(owners, ["a", "b"], loads)[1].moved) == moves
+
+    def test_a_queue_does_not_move_to_a_member_that_would_be_fuller_than_the_giver(self) -> None:
+        queues = queues_of(2)
+        loads = GroupLoads(
+            queues={queues[0]: QueueLoad(700.0, 0), queues[1]: QueueLoad(300.0, 0)},
+            capacities={"a": 1_000.0, "b": 250.0},
+        )
+
+        # The move would take three quarters of the excess, and leave b with a load of 1.2.
+        _, gain = rebalance_loads(dict.fromkeys(queues, "a"), ["a", "b"], loads)
+
+        assert gain.moved == ()
+
     def test_a_hot_queue_is_left_alone_on_its_member(self) -> None:
         queues = queues_of(6)
         owners = dict(zip(queues, ["a", "a", "a", "b", "b", "b"], strict=True))
@@ -155,6 +184,26 @@ class TestOnePeriod:
         loads = GroupLoads(queues={queues[0]: QueueLoad(100.0, 10**6)}, capacities={})
 
         assert rebalance_loads(dict.fromkeys(queues, "a"), ["a", "b"], loads)[1].moved == ()
+
+
+class TestShares:
+    @pytest.mark.parametrize("has_plan", [False, True])
+    def test_members_get_what_the_plan_gives_them_and_without_one_equal_shares(
+        self, has_plan: bool
+    ) -> None:
+        queues, cids = queues_of(6), ["a", "b"]
+        given = dict(zip(queues, ["b", "a", "b", "b", "b", "b"], strict=True))
+        topics = [TopicView("T", queues, cids)]
+        plan = FollowedPlan(given, cids) if has_plan else None
+
+        shares = {
+            cid: AllocateMessageQueueByLoad().follow_plan(cid, topics, given, plan) for cid in cids
+        }
+
+        assert sorted(queue.queue_id for share in shares.values() for queue in share) == [*range(6)]
+        assert len(shares["a"]) == (1 if has_plan else 3)
+        assert all(given[queue] == "b" for queue in shares["b"])
+        assert queues[1] in shares["a"]
 
 
 class TestFollow:

@@ -174,6 +174,9 @@ class TestMinimalMove:
         queues, cids = queues_of(16), cids_of(5)
 
         assert divide(queues, cids) == divide(queues[::-1], cids[::-1])
+        # So do their order and the present owners, of whom one holds too much.
+        held = dict.fromkeys(queues, cids[0])
+        assert divide(queues, cids, held) == divide(queues[::-1], cids[::-1], held)
 
     def test_with_owners_unknown_loads_are_within_one_and_moves_far_fewer_than_avgs(self) -> None:
         dice = random.Random(3)
@@ -314,6 +317,16 @@ class TestAcrossTopics:
         assert [
             sum(len(AVG.allocate("G", cid, view.mq_all, cids)) for view in views) for cid in cids
         ] == [3, 0, 0]
+
+    @pytest.mark.parametrize(("alone", "shared", "further"), [(2, 4, 1), (4, 2, 0), (1, 1, 0)])
+    def test_whoever_has_a_topic_alone_gets_the_less_of_another(
+        self, alone: int, shared: int, further: int
+    ) -> None:
+        only_a = TopicView("A", queues_of(alone, topic="A"), ["a"])
+        both = TopicView("B", queues_of(shared, topic="B"), ["a", "b"])
+
+        assert len(ACROSS.allocate_group("G", "a", [only_a, both])) == alone + further
+        assert len(ACROSS.allocate_group("G", "b", [only_a, both])) == shared - further
 
     def test_whoever_subscribes_more_gets_less_of_what_all_subscribe(self) -> None:
         both = TopicView("A", queues_of(4, topic="A"), ["a", "b"])

@@ -23,6 +23,7 @@ from sparrowmq.strategies import (
     MessageQueue,
     strategy_from,
 )
+from sparrowmq.strategies.consistent_hash import ConsistentHashRing
 
 AVG = AllocateMessageQueueAveragely()
 CIRCLE = AllocateMessageQueueAveragelyByCircle()
@@ -341,3 +342,13 @@ def test_a_strategy_is_a_function_of_its_arguments(
         assert fresh.allocate("G", cids[0], list(queues), list(cids)) == strategy.allocate(
             "G", cids[0], tuple(queues), tuple(cids)
         )
+
+
+def test_an_id_that_is_listed_twice_gets_a_node_for_each_that_it_lost_on_the_ring() -> None:
+    places = {"a-0": 1, "a-1": 2, "b-0": 1, "b-1": 3, "a-2": 4, "a-3": 5, "queue": 5}
+
+    ring = ConsistentHashRing(["a", "b", "a"], virtual_node_cnt=2, hash_function=places.__getitem__)
+
+    # b takes a's first node, so the second a has the numbers 1 and 2, and nothing is at 5.
+    assert [ring.owner_at(place) for place in (1, 2, 3, 4)] == ["b", "a", "b", "a"]
+    assert ring.find_owner("queue") == "b"
