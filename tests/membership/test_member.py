@@ -151,6 +151,20 @@ def test_missing_route_is_looked_for_at_growing_intervals() -> None:
     assert waits == [250, 500, 1000, 2000, 4000, 8000, 10000, 10000, 10000]
 
 
+def test_missing_route_is_looked_for_soon_after_the_first_heartbeat() -> None:
+    # It makes the group's retry topic.
+    member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
+    for now_ms in (0, 250, 750):
+        assert of_type(member.due(now_ms), RefreshRoutes)
+        member.routes_refreshed(found=["other"], has_changed=False, now_ms=now_ms)
+    member.heartbeat_done(reached=1, failed=0, now_ms=1_000)
+
+    assert of_type(member.due(1_750), RefreshRoutes)
+    member.routes_refreshed(found=["other"], has_changed=False, now_ms=1_750)
+    assert of_type(member.due(1_999), RefreshRoutes) == []
+    assert of_type(member.due(2_000), RefreshRoutes)
+
+
 def looks_at_routes(*, until_ms: int, changes: Sequence[int], silence: range) -> list[int]:
     """Return when a member looks, given when routes change and when the name server has none."""
     member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
@@ -750,6 +764,21 @@ def test_lost_connection_registers_and_then_asks_what_the_broker_knows() -> None
     assert member.next_due_ms(5_000) <= 6_000
     member.heartbeat_done(reached=1, failed=0, now_ms=5_001)
     assert of_type(member.due(5_001), Regain) == [Regain(Q0, 1, wants_lock=False, newest=None)]
+
+
+def test_routes_are_looked_at_after_a_second_again_once_a_connection_is_lost() -> None:
+    member, _ = joined(Q0)
+    times_ms = []
+    for now_ms in range(0, 20_000, 250):
+        if now_ms == 10_000:
+            member.connection_lost(all_queues(member), now_ms)
+        for _ in of_type(member.due(now_ms), RefreshRoutes):
+            times_ms.append(now_ms)
+            member.routes_refreshed(found=[TOPIC], has_changed=False, now_ms=now_ms)
+
+    assert [time_ms for time_ms in times_ms if time_ms > 5_000] == [
+        *(8_750, 10_000, 11_000, 13_000, 17_000)
+    ]
 
 
 def reconnected(offsets: Sequence[int]) -> tuple[GroupMember, int]:

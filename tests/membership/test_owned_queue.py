@@ -288,3 +288,15 @@ def test_late_results_of_a_lost_queue_change_nothing() -> None:
 
     assert (owned.call_count, owned.backs.are_settled) == (0, True)
     assert owned.process_queue.commit_offset is None
+
+
+def test_late_answer_that_the_offset_has_moved_does_not_begin_the_queue_anew() -> None:
+    owned = consuming()
+
+    # That is not the pull under way; then none is.
+    assert owned.moved(7, corrected_offset=3, now_ms=1)
+    assert not owned.moved(0, corrected_offset=-1, now_ms=1)
+    owned.pull_failed(0, now_ms=1)
+    assert owned.moved(0, corrected_offset=-1, now_ms=1)
+
+    assert owned.process_queue.pull_offset == 0
