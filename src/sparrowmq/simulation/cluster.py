@@ -278,7 +278,7 @@ class SimulatedCluster:
         directory = Directory(name_servers=self._world.make_name_servers())
         count = changed_count = 0
         while count != self.queue_count or changed_count < len(self.brokers):
-            count = self.queue_count
+            count, changed_count = self.queue_count, 0
             with suppress(SparrowError):
                 changes = yield from plan_topic_update(
                     directory, TOPIC, read_queues=count, write_queues=count
