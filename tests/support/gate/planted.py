@@ -111,7 +111,8 @@ class Notes:
 
 def write(faults: Iterable[Fault], directory: Path) -> None:
     """Write the table of each language."""
-    rows = [f"| {' | '.join(each)} |" for each in sorted(faults, key=lambda f: (f.room, f.name))]
+    ordered = sorted(faults, key=lambda fault: (fault.room, fault.name, fault))
+    rows = [f"| {' | '.join(each)} |" for each in ordered]
     for head, name in zip(HEADS, ("planted.md", "planted.zh.md"), strict=True):
         (directory / name).write_text("\n".join([head, "|---|---|---|---|", *rows]) + "\n")
 
