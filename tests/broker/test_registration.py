@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.nameserver.conftest import Rig
 
 from play import Play
 from sparrowmq.broker.config import BrokerConfig
@@ -12,11 +13,8 @@ from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.record import encode_host
-from sparrowmq.serving.connections import Connection, Reply
-from steps import made
 
-ADDRESS, HERE = "n:1", "10.0.0.1:1234"
+ADDRESS = "n:1"
 VERSION, REGISTER = RequestCode.QUERY_DATA_VERSION, RequestCode.REGISTER_BROKER
 
 
@@ -25,18 +23,17 @@ class Registering:
 
     def __init__(self) -> None:
         self.registrar = Registrar(BrokerConfig(address="10.0.0.1:10911"))
-        self.server = NameServer()
+        self.rig = Rig()
         self.run = Play(self._answer)
         self.is_refused = False
-        self._connection = Connection(1, HERE, encode_host(HERE))
+        self._connection = self.rig.connect()
         self._topics: dict[str, TopicConfig] = {}
 
     def _answer(self, _: str, request: RemotingCommand) -> RemotingCommand:
         if self.is_refused:
             return response_to(request, ResponseCode.SYSTEM_ERROR, remark="no room")
-        handled = self.server.handle(request, self._connection, now_ms=0, timestamp_ms=0)
-        (reply,) = [output.command for output in made(handled) if isinstance(output, Reply)]
-        return reply
+        fields, body = dict(request.ext_fields or {}), request.body
+        return self.rig.call(request.code, fields, body, connection=self._connection)
 
     def register(self, *names: str) -> list[int]:
         """Make topics, and register; return the codes of the requests."""
@@ -56,7 +53,7 @@ class Registering:
 
     def knows(self) -> list[str]:
         """Return the topics that the name server knows."""
-        return self.server.routes.topics()
+        return self.rig.server.routes.topics()
 
 
 @pytest.fixture
@@ -76,7 +73,7 @@ def test_changes_alone_are_sent_to_a_name_server_that_knows_the_rest(broker: Reg
 
 def test_name_server_that_has_forgotten_the_broker_gets_all_topics(broker: Registering) -> None:
     broker.register("T")
-    broker.server = NameServer()
+    broker.rig.server = NameServer()
 
     assert broker.register("U") == [VERSION, REGISTER]
 

@@ -4,7 +4,8 @@ All topics of a broker make a large body, and each new topic is registered at on
 therefore first asks a name server for its version of this broker's topics. A name server with the
 version of the round before gets the changes since, as from Apache's brokers. For a name server with
 the newest version, the question alone shows that the broker lives. A name server that has forgotten
-the broker or never answered gets all topics. Tests: test_registration.py, test_server.py.
+the broker, has never answered, or is reached over a new connection gets all topics.
+Tests: test_registration.py, test_server.py.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import SimulatedDriver
 from sparrowmq.simulation.event_log import Trace
-from sparrowmq.simulation.faults import NAME_SERVER_FAULTS, Faults, keep_only
+from sparrowmq.simulation.faults import Faults
 from sparrowmq.simulation.list_ledger import OwnershipCheck, judge_ownership
 from sparrowmq.simulation.members import MemberHost, ProducerHost
 from sparrowmq.simulation.network import Network
@@ -128,8 +128,7 @@ class SimulatedCluster:
     def __init__(self, scenario: Scenario, make_dice: Callable[[str], Dice]) -> None:
         self.scenario = scenario
         # A member alone in its group goes on with what it knows, whatever its brokers forget.
-        kills = keep_only(scenario.faults, ("broker_kill", *NAME_SERVER_FAULTS))
-        is_alone = kills == scenario.faults and scenario.member_count == 1
+        is_alone = scenario.faults.are_kills and scenario.member_count == 1
         self.timeline = Timeline()
         self.trace = Trace(self.timeline)
         self.checkers = Checkers(
@@ -293,9 +292,13 @@ class SimulatedCluster:
         driver = SimulatedDriver(process, self.network, on_failure=self.checkers.note_failure)
         done: list[object] = []
         driver.start(operation, name="administer", on_done=done.append)
-        while not done and self.checkers.violation is None:
-            self.run(until_ms=self.timeline.now_ms + 100)
+        self._run_while(lambda: not done)
         driver.close()
+
+    def _run_while(self, is_under_way: Callable[[], bool]) -> None:
+        """Let time pass until something is done, or a violation is found."""
+        while is_under_way() and self.checkers.violation is None:
+            self.run(until_ms=self.timeline.now_ms + 100)
 
     def _add_producer(self, message_count: int, pause_ms_max: int) -> None:
         number = len(self.producers)
@@ -546,7 +549,6 @@ class SimulatedCluster:
         if self.has_changed_queues:
             # What stands in queues that are hidden is not lost.
             self.change_queues(max(self._queue_counts))
-            while self._is_operating and self.checkers.violation is None:
-                self.run(until_ms=self.timeline.now_ms + 100)
+            self._run_while(lambda: self._is_operating)
         if self.transactions and not self.live_transactions:
             self.add_transactions(0)

@@ -111,6 +111,11 @@ class Faults:
         """Whether all faults are among `PROMPT_FAULTS`."""
         return keep_only(self, PROMPT_FAULTS) == self
 
+    @property
+    def are_kills(self) -> bool:
+        """Whether brokers are killed and name servers fail, and nothing else happens."""
+        return keep_only(self, ("broker_kill", *NAME_SERVER_FAULTS)) == self
+
 
 # Faults that lose and delay nothing: members come and go, listeners are slow, clients' clocks jump.
 GRACEFUL_FAULTS = ("member_join", "member_leave", "slow_listener", "client_clock_jump")

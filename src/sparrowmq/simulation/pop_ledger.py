@@ -234,9 +234,9 @@ class PopLedger:
     def find_unfinished(self) -> str | None:
         """Return the group's unfinished work, None for none."""
         for place, payload in self._payloads.items():
-            is_explained = place in self._asked | self._expired or payload in self._dead
+            is_gone = place in self._expired or payload in self._dead
             if place in self._due_ms:
                 return f"{place}: still invisible, or popped by nobody, in {self.group}"
-            if not is_explained:
+            if not is_gone and place not in self._asked:
                 self._fail(f"{place}: finished, but neither acknowledged nor a dead letter")
         return None

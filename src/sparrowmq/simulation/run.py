@@ -20,7 +20,6 @@ from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.cluster import Scenario, SimulatedCluster
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.faults import (
-    NAME_SERVER_FAULTS,
     TIMED_FAULTS,
     Faults,
     describe,
@@ -292,8 +291,7 @@ def _with_changing_queues(scenario: Scenario, dice: Dice) -> Scenario:
     """Return the scenario with a changing number of queues, unless changes must be noticed soon."""
     faults, grow, shrink = scenario.faults, dice.random(), dice.random()
     is_noticed = faults.are_prompt and not faults.are_graceful
-    is_kill = keep_only(faults, ("broker_kill", *NAME_SERVER_FAULTS)) == faults
-    if is_noticed or is_kill or faults.duplicate_ids:
+    if is_noticed or faults.are_kills or faults.duplicate_ids:
         return scenario
     # A pop that waits finds no message of a queue that is hidden.
     shrink_rate = 0.0 if scenario.pop_user_count else _QUEUES_RATE * shrink

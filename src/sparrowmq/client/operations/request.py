@@ -113,21 +113,19 @@ def ask_name_servers(
         share_ms = max(1, (deadline_ms - now_ms) // (len(addresses) - place))
         try:
             reply: RemotingCommand = yield Invoke(address, make_request(code, header), share_ms)
-            if reply.code != ResponseCode.SUCCESS:
-                refused = _refusal_of(reply, address)
-                if reply.code != ResponseCode.TOPIC_NOT_EXIST:
-                    name_servers.mark_answered(address)
-                    raise refused
-                refusal = refusal or refused
-                now_ms = yield Now()
-                continue
-            answer = read(reply, address)
+            if reply.code == ResponseCode.SUCCESS:
+                answer = read(reply, address)
+                name_servers.mark_answered(address)
+                return answer
         except (TransportError, RemoteProtocolError) as error:
             failure = error
-            now_ms = yield Now()
-            continue
-        name_servers.mark_answered(address)
-        return answer
+        else:
+            refused = _refusal_of(reply, address)
+            if reply.code != ResponseCode.TOPIC_NOT_EXIST:
+                name_servers.mark_answered(address)
+                raise refused
+            refusal = refusal or refused
+        now_ms = yield Now()
     if refusal is not None:
         name_servers.mark_answered(refusal.address)
         raise refusal
