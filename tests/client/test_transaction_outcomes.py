@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hostile import HostileCluster, record
+from play import make_publisher
 from sparrowmq import (
     AsyncTransactionProducer,
     HalfMessage,
@@ -24,15 +25,10 @@ from sparrowmq import (
     TransactionState,
 )
 from sparrowmq.client import transaction_outcomes
-from sparrowmq.client.config import ProducerConfig
-from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.publisher import Publisher
-from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.transaction_outcomes import Coordinator
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -391,14 +387,8 @@ def test_only_so_many_questions_wait_and_those_for_other_groups_are_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transaction_outcomes, "QUESTIONS_MAX", 2)
-    publisher = Publisher(
-        config=ProducerConfig(group="GID_p", client_id="c"),
-        name_servers=NameServers(("n:1",)),
-        ids=UniqIdGenerator(bytes(4), 1, process_number=2),
-        selector=QueueSelector(lambda: 1),
-    )
     unused: Any = None
-    coordinator = Coordinator(publisher=publisher, check=unused, report=unused)
+    coordinator = Coordinator(publisher=make_publisher(), check=unused, report=unused)
 
     def ask(group: str, offset: int) -> None:
         half = record("T", 0, offset, properties=f"PGROUP\x01{group}\x02UNIQ_KEY\x01ID\x02")

@@ -20,11 +20,26 @@ from sparrowmq.calling.effects import (
     Timestamp,
     Wait,
 )
+from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.publisher import Publisher
+from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.message_id import UniqIdGenerator
 
 T = TypeVar("T")
 
 Handler = Callable[[str, RemotingCommand], RemotingCommand]
+
+
+def make_publisher(*, drawn: int = 1, **settings: Any) -> Publisher:
+    """Return a publisher with the name server ns:1, which draws one number whenever it draws."""
+    return Publisher(
+        config=ProducerConfig(**{"group": "GP", "client_id": "c", **settings}),
+        name_servers=NameServers(("ns:1",)),
+        ids=UniqIdGenerator(bytes(4), 1, process_number=2),
+        selector=QueueSelector(lambda: drawn),
+    )
 
 
 class PlayedTask:

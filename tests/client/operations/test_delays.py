@@ -6,18 +6,17 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
+import play as playing
 from play import Handler, Play
-from sparrowmq.client.config import ProducerConfig
-from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.recall import recall
 from sparrowmq.client.operations.send import send, send_oneway
-from sparrowmq.client.publisher import DelayRounded, ProducerNotice, Publisher
-from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.publisher import DelayRounded, ProducerNotice
 from sparrowmq.errors import (
     BrokerError,
     ConnectFailed,
@@ -35,7 +34,6 @@ from sparrowmq.protocol.codes import (
     ResponseCode,
 )
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.message_id import UniqIdGenerator
 
 HANDLE = urlsafe_b64encode(b"v1 T a 1700000000001 ID7").decode()
 OLD, NEW = MQ_VERSION, MQ_VERSION_5
@@ -94,13 +92,7 @@ class Servers:
         return {name: value for name, _, value in pairs if name != "UNIQ_KEY"}
 
 
-def make_publisher(**settings: Any) -> Publisher:
-    return Publisher(
-        config=ProducerConfig(group="GP", client_id="c", retry_times=0, **settings),
-        name_servers=NameServers(("ns:1",)),
-        ids=UniqIdGenerator(bytes(4), 1, process_number=2),
-        selector=QueueSelector(lambda: 0),
-    )
+make_publisher = partial(playing.make_publisher, retry_times=0, drawn=0)
 
 
 def delayed(**delay: float) -> Message:

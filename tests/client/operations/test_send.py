@@ -9,9 +9,8 @@ import pytest
 
 from batches import decode_batch
 from hostile import altered
-from play import Handler, Play
-from sparrowmq.client.config import BATCH_COUNT_MAX, ProducerConfig
-from sparrowmq.client.name_servers import NameServers
+from play import Handler, Play, make_publisher
+from sparrowmq.client.config import BATCH_COUNT_MAX
 from sparrowmq.client.operations.routes import PASSING_ROUTE_MS
 from sparrowmq.client.operations.send import (
     Attempt,
@@ -28,7 +27,6 @@ from sparrowmq.client.operations.send import (
 )
 from sparrowmq.client.operations.transactions import send_half
 from sparrowmq.client.publisher import Publisher
-from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.transaction_outcomes import Coordinator
 from sparrowmq.errors import (
     BrokerError,
@@ -45,7 +43,7 @@ from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus, Trans
 from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.message_id import UniqIdGenerator, encode_offset_msg_id
+from sparrowmq.protocol.message_id import encode_offset_msg_id
 from sparrowmq.protocol.send_request import SendRequest
 
 NAME_SERVER = "ns:1"
@@ -104,15 +102,6 @@ class Servers:
                 b'"dirty":false,"epoch":1,"scope":"__global__","topic":"T","totalQueues":2}}}'
             ) % (name, name)
         return response_to(request, body=body)
-
-
-def make_publisher(retry_times: int = 2, **settings: Any) -> Publisher:
-    return Publisher(
-        config=ProducerConfig(group="GP", client_id="c", retry_times=retry_times, **settings),
-        name_servers=NameServers((NAME_SERVER,)),
-        ids=UniqIdGenerator(bytes(4), 1, process_number=2),
-        selector=QueueSelector(lambda: 1),
-    )
 
 
 def refused(address: str) -> ConnectFailed:
@@ -715,7 +704,7 @@ def test_sends_around_the_operation_end_as_those_by_it(
 ) -> None:
     def outcome_of(*, is_direct: bool) -> Any:
         servers = Servers(*brokers)
-        driver, publisher = play(servers), make_publisher(retry_times)
+        driver, publisher = play(servers), make_publisher(retry_times=retry_times)
         messages = [Message("T", b"x%d" % n, keys=("k",), tags="A") for n in range(count)]
         # The route is known then, and the broker knows the producer.
         driver(send(publisher, messages[0]))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from play import Handler, Play, PlayedTask
-from sparrowmq.client.config import ConsumerConfig, ProducerConfig
+from play import Handler, Play, PlayedTask, make_publisher
+from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.batches import _results_of
@@ -18,8 +18,6 @@ from sparrowmq.client.operations.pop import PopSource, receive
 from sparrowmq.client.operations.pull_loop import keep_pulling
 from sparrowmq.client.operations.request_reply import reply
 from sparrowmq.client.operations.reset import Target, plan_reset
-from sparrowmq.client.publisher import Publisher
-from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.errors import UsageError
@@ -37,7 +35,6 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.message_id import UniqIdGenerator
 from sparrowmq.protocol.subscription import parse_subscription
 
 QUEUE = MessageQueue("T", "__syslo__global__", 0)
@@ -174,13 +171,7 @@ def test_reply_goes_to_the_broker_that_stores_the_request(
         return response_to(request, ext_fields={"queueId": "0", "queueOffset": "0", "msgId": "F"})
 
     marks = {"CLUSTER": "c", "CORRELATION_ID": "1", "REPLY_TO_CLIENT": "x", "TTL": "3000"}
-    publisher = Publisher(
-        config=ProducerConfig(group="GP", client_id="c"),
-        name_servers=NameServers(("n:1",)),
-        ids=UniqIdGenerator(bytes(4), 1, process_number=2),
-        selector=QueueSelector(lambda: 1),
-    )
-    run = play(answer)
+    run, publisher = play(answer), make_publisher()
 
     for host in ("a:1", "b:1"):
         run(reply(publisher, stored(host, marks), b"y", {}))

@@ -8,21 +8,18 @@ from typing import Any, NamedTuple
 
 from fuzz.inputs import choose, to_command, to_messages
 from hostile import HANG_UP, BrokerScript, NameServerScript
-from play import Play
+from play import Play, make_publisher
 from sparrowmq.calling.effects import Operation
-from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations import administer, groups, handover, offsets, snapshot
 from sparrowmq.client.operations.pull import PullReply, corrected_offset, make_pull_header, pull
 from sparrowmq.client.operations.send import send, send_batch
 from sparrowmq.client.publisher import Publisher
-from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.errors import ConnectionLost, SparrowError
 from sparrowmq.model import Message, MessageQueue
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.message_id import UniqIdGenerator
 
 NAME_SERVER, BROKER = "ns:1", "a:1"
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -34,12 +31,7 @@ SLEPT_MS_MAX = 60_000
 
 
 def _publisher() -> Publisher:
-    return Publisher(
-        config=ProducerConfig(group="GP", client_id=CLIENT_ID),
-        name_servers=NameServers((NAME_SERVER,)),
-        ids=UniqIdGenerator(bytes(4), 1, process_number=2),
-        selector=QueueSelector(lambda: 0),
-    )
+    return make_publisher(client_id=CLIENT_ID, drawn=0)
 
 
 def _directory() -> Directory:
