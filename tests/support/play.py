@@ -32,10 +32,10 @@ T = TypeVar("T")
 Handler = Callable[[str, RemotingCommand], RemotingCommand]
 
 
-def make_publisher(*, drawn: int = 1, **settings: Any) -> Publisher:
+def make_publisher(*, client_id: str = "c", drawn: int = 1, **settings: Any) -> Publisher:
     """Return a publisher with the name server ns:1, which draws one number whenever it draws."""
     return Publisher(
-        config=ProducerConfig(**{"group": "GP", "client_id": "c", **settings}),
+        config=ProducerConfig(group="GP", client_id=client_id, **settings),
         name_servers=NameServers(("ns:1",)),
         ids=UniqIdGenerator(bytes(4), 1, process_number=2),
         selector=QueueSelector(lambda: drawn),
