@@ -131,9 +131,9 @@ class TransactionLedger:
             return
         if topic == TRANS_CHECK_MAX_TIME_TOPIC:
             self._put_away.add(payload)
-            ended, broker_name = self._ended.get(payload, (TransactionState.UNKNOWN, ""))
-            if broker_name == queue.broker_name:
-                text = f"discarded as undecided after its {ended.name} was confirmed"
+            ended = self._ended.get(payload)
+            if ended is not None and ended[1] == queue.broker_name:
+                text = f"discarded as undecided after its {ended[0].name} was confirmed"
                 self._fail(f"{payload!r}: {text}")
             return
         self._stored[payload] += 1
