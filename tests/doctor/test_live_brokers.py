@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -9,8 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from sick_brokers import SICK_BROKERS, Brokers, alarms_of_healthy, examine_brokers
+from sparrowmq.cli.main import build_app
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -61,3 +65,15 @@ def test_a_fault_of_brokers_is_one_finding(brokers: Brokers, fault: str) -> None
 
 def test_members_at_all_brokers_raise_no_alarm(brokers: Brokers) -> None:
     assert alarms_of_healthy(brokers) == []
+
+
+@pytest.mark.parametrize("command", ["topic ls", "group ls", "rebalance doctor"])
+def test_lists_name_the_broker_that_does_not_answer(brokers: Brokers, command: str) -> None:
+    options = ("--nameserver", brokers.name_server, "--timeout", "1")
+    os.kill(brokers.pids["west-a"], signal.SIGSTOP)
+    try:
+        result = CliRunner().invoke(build_app(), [*command.split(), *options])
+    finally:
+        os.kill(brokers.pids["west-a"], signal.SIGCONT)
+
+    assert "west-a: " in result.stderr

@@ -103,9 +103,7 @@ def ls(
             group_row(group, flows.get(group.group), seen.timestamp_ms) for group in seen.groups
         ],
     }
-    for broker in seen.brokers:
-        if trouble := broker_trouble(broker):
-            say(f"{broker.name}: {words().phrase(trouble)}")
+    say_troubles(seen)
     if cluster.as_json:
         print_json(found)
         return
@@ -149,6 +147,13 @@ def broker_trouble(broker: BrokerOverview) -> str:
     if not broker.failure and broker.obstacle:
         return Phrase("it stores no messages: {why}", why=broker.obstacle)
     return broker.failure
+
+
+def say_troubles(seen: Overview) -> None:
+    """Say which brokers do not answer, and are missing from what is shown, or store nothing."""
+    for broker in seen.brokers:
+        if trouble := broker_trouble(broker):
+            say(f"{broker.name}: {words().phrase(trouble)}")
 
 
 def topic_row(topic: TopicOverview, rate: float | None) -> Json:

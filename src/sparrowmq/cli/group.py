@@ -12,7 +12,7 @@ import typer
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.calling.effects import sleep
-from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice
+from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice, say_troubles
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
     CommandCluster,
@@ -78,6 +78,7 @@ def list_groups(
     before, seen = cluster.run(look_twice(cluster, round(interval * 1000), asked_max=None))
     flows = {} if before is None else group_flows(before, seen)
     rows = [group_row(each, flows.get(each.group), seen.timestamp_ms) for each in seen.groups]
+    say_troubles(seen)
     if cluster.as_json:
         print_json(rows)
     else:

@@ -18,6 +18,7 @@ import typer
 
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.cli import rebalance_json, rebalance_view
+from sparrowmq.cli.cluster import say_troubles
 from sparrowmq.cli.connecting import (
     AsJson,
     CommandCluster,
@@ -263,6 +264,7 @@ def _look_at_all(
 ) -> tuple[list[GroupSnapshot], list[str]]:
     """Look at the groups with the most lag; return also the names of those not looked at."""
     seen = cluster.run(take_overview(cluster.directory))
+    say_troubles(seen)
     names = [group.group for group in seen.groups]
     if len(names) > limit:
         say(f"looking at the {limit} of {len(names)} groups with the most lag; see --limit")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.cluster import TOPIC_COLUMNS, topic_row
+from sparrowmq.cli.cluster import TOPIC_COLUMNS, say_troubles, topic_row
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
 from sparrowmq.cli.exit_codes import say
@@ -37,6 +37,7 @@ def list_topics(
     """List topics, with their queues and the groups that read them."""
     seen = cluster.run(take_overview(cluster.directory))
     rows = [topic_row(t, None) for t in seen.topics if every or not t.is_internal]
+    say_troubles(seen)
     if cluster.as_json:
         print_json(rows)
     else:
