@@ -50,6 +50,14 @@ def test_nothing_is_known_at_first(tmp_path: Path) -> None:
     assert default_directory().name == ".rocketmq_offsets"
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+
+    with pytest.raises(ConfigError, match="no home directory; set local_offset_dir"):
+        default_directory()
+
+
 @pytest.mark.slow
 def test_broadcasting_goes_on_where_it_was_in_the_process_before(
     cluster: EmbeddedCluster, producer: Producer, topic: str, group: str, tmp_path: Path

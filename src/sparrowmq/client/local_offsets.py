@@ -19,8 +19,15 @@ from sparrowmq.protocol.bodies import ResetOffsetBody, decode_file, encode_body
 
 
 def default_directory() -> Path:
-    """Return RocketMQ's default directory, `~/.rocketmq_offsets`."""
-    return Path.home() / ".rocketmq_offsets"
+    """Return RocketMQ's default directory, `~/.rocketmq_offsets`.
+
+    Raises: ConfigError if this user has no home, as in a container.
+    """
+    try:
+        return Path.home() / ".rocketmq_offsets"
+    except RuntimeError:
+        text = "this user has no home directory; set local_offset_dir"
+        raise ConfigError(text) from None
 
 
 class LocalOffsets:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -156,8 +157,10 @@ def write_program(name: str, script: str) -> Path:
 
 def _program_roots() -> Iterator[Path]:
     yield Path(sys.prefix) / "share"
-    yield Path.home() / ".cache"
-    # A container may have neither; others must not be able to write here.
+    # A container may have neither. Without a home the error is a RuntimeError.
+    with suppress(RuntimeError):
+        yield Path.home() / ".cache"
+    # Others must not be able to write here.
     yield Path(tempfile.mkdtemp(prefix="sparrowmq-"))
 
 
