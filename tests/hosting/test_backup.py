@@ -5,14 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from small_stores import SMALL, all_records, flush, open_store
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.errors import StoreError, UsageError
 from sparrowmq.hosting import store_backup
 from sparrowmq.hosting.store_backup import back_up
+from sparrowmq.protocol.record import Record, encode_host
+from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -133,3 +137,38 @@ def test_configuration_that_is_replaced_all_the_time_is_refused(
     back_up(tmp_path / "store", tmp_path / "copied")
     copied = sorted(path.name for path in (tmp_path / "copied" / "config").iterdir())
     assert [f"journal.{n:08d}" for n in range(1, 31)] == copied
+
+
+@pytest.mark.parametrize("part", ["consumequeue/quiet", "commitlog"])
+def test_messages_that_expire_during_the_copying_leave_no_gap(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, host = tmp_path / "store", tmp_path / "copy", encode_host("127.0.0.1:10911")
+    config = replace(SMALL, checkpoint_interval_ms=1)
+    store = open_store(FileStorage(source), config)
+    for n in range(80):
+        topic = "quiet" if n < 25 else "T"
+        record = Record(topic=topic, queue_id=0, body=b"x" * 300, born_host=host, store_host=host)
+        store.put(record, timestamp_ms=n)
+    flush(store)
+    flush(store)
+    copy = store_backup._copy_file
+
+    def copy_and_expire(path: Path, to: Path) -> int:
+        copied = copy(path, to)
+        if path.is_relative_to(source / part):
+            work = store.expire(before_timestamp_ms=70, files_max=99, reason="")
+            if work is not None:
+                work.run()
+                store.sweep(9, has_topic=lambda _: True)
+        return copied
+
+    monkeypatch.setattr(store_backup, "_copy_file", copy_and_expire)
+    back_up(source, target)
+
+    copied = open_store(FileStorage(target), config)
+    assert copied.queues.max_offset("quiet", 0) == 25
+    assert [r.position for r in all_records(copied)] == [r.position for r in all_records(store)]
+    assert 10 <= len(all_records(store)) < 25
+    copied.close()
+    store.close()

@@ -2,8 +2,9 @@
 
 A part that is copied earlier refers only to parts that are copied later: the checkpoint refers to
 entries and records, queues and index refer to records. The log comes last; a record under way is a
-torn end. The copy has the file `abort`: the next start recovers as after a crash, and keeps every
-message that was acknowledged before the copying began.
+torn end. Of a directory the newest files come first: the oldest may expire meanwhile, and the copy
+then begins later, without a gap. The copy has the file `abort`: the next start recovers as after a
+crash, and keeps every message that was acknowledged before the copying began.
 
 The configuration is a journal and files that replace it from time to time. It is copied again
 until no file was replaced during the copying. Tests: test_backup.py.
@@ -95,7 +96,7 @@ def _copy_tree(source: Path, target: Path) -> int:
         return 0
     target.mkdir(_DIRECTORY_MODE, exist_ok=True)
     copied = 0
-    for path in sorted(source.iterdir()):
+    for path in sorted(source.iterdir(), reverse=True):
         if path.is_dir():
             copied += _copy_tree(path, target / path.name)
         elif not path.name.endswith(".tmp"):
