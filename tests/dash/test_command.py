@@ -114,6 +114,7 @@ def test_a_cluster_is_named_by_each_address_given(
     [
         (("--host", "0.0.0.0"), 2, "the password would pass in the open"),
         (("--host", "no.such.host.invalid"), 2, "is not an address of this machine"),
+        (("--host", "two..dots"), 2, "is not an address of this machine"),
         (
             ("--allow-host", "https://dash"),
             2,

@@ -74,12 +74,19 @@ def test_embedded_cluster_needs_none_of_the_extras(
 
 
 @pytest.mark.slow
-def test_wrong_setting_is_one_line_and_code_2(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("0.0.0.0", "--host 0.0.0.0 can be reached from other machines"),
+        ("two..dots", "--host 'two..dots' is not an address of this machine"),
+    ],
+)
+def test_wrong_setting_is_one_line_and_code_2(host: str, words: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sparrowmq.hosting", "--data", str(tmp_path)]
     ended = subprocess.run(
-        [*command, "--host", "0.0.0.0"], capture_output=True, text=True, check=False, timeout=60
+        [*command, "--host", host], capture_output=True, text=True, check=False, timeout=60
     )
 
     assert ended.returncode == 2
-    assert ended.stderr.startswith("sparrowmq: --host 0.0.0.0 can be reached from other machines")
+    assert ended.stderr.startswith(f"sparrowmq: {words}")
     assert ended.stderr.count("\n") == 1

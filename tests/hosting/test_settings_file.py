@@ -81,6 +81,8 @@ def test_listen_port_is_that_of_the_server_that_asks(written: Path) -> None:
         ("broker-port = port", "write a whole number"),
         ("insecure = yes", "write true or false"),
         ("mappedFileSizeCommitLog = 1000", "not a whole number of MiB"),
+        pytest.param(f"fileReservedTime = {'9' * 5_000}", "write a whole number", id="long"),
+        pytest.param(f"mappedFileSizeCommitLog = {'9' * 5_000}", "write a whole number", id="size"),
         ("brokerId = 1", "it can only be 0"),
         ("brokerRole = SLAVE", "brokers do not replicate here"),
         ("storePathRootDir = /data", "write data"),

@@ -315,7 +315,7 @@ def _check_host(settings: DashSettings, *, has_tls: bool) -> str:
     """
     try:
         found = socket.getaddrinfo(settings.host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         raise ConfigError(f"--host {settings.host!r} is not an address of this machine") from None
     ip = str(found[0][4][0])
     if not ipaddress.ip_address(ip).is_loopback and not has_tls and not settings.insecure:

@@ -564,7 +564,7 @@ def _check_host(settings: HostSettings) -> str:
     host = settings.host
     try:
         ip = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
-    except OSError:
+    except (OSError, UnicodeError):
         try:
             ip = str(ipaddress.ip_address(host))
         except ValueError:
@@ -591,7 +591,7 @@ def _advertised(ip: str, advertise: str) -> str:
         return ip
     try:
         return socket.gethostbyname(socket.gethostname())
-    except OSError:
+    except (OSError, UnicodeError):
         raise ConfigError("this machine's address is unknown; give it by --advertise") from None
 
 

@@ -27,6 +27,7 @@ _ELSEWHERE = {
 }
 _FLUSH_MODES = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
 _BOOLS = ("true", "false")
+_WHOLE_NUMBER = r"-?\d{1,18}"
 # Other programs' variables may have our prefix. A variable this similar to a setting's is taken for
 # a mistyped one.
 _SIMILARITY = 0.9
@@ -122,7 +123,7 @@ def _to_ours(where: str, row: Setting, value: str) -> str:
     """Return a value of RocketMQ in SparrowMQ's spelling."""
     if row.name == "flush":
         return _FLUSH_MODES.get(value, value)
-    if row.name == "log_file_mib" and value.isdecimal():
+    if row.name == "log_file_mib" and re.fullmatch(_WHOLE_NUMBER, value):
         size, rest = divmod(int(value), 1 << 20)
         if rest:
             raise ConfigError(f"{where}: {value} bytes are not a whole number of MiB; write one")
@@ -135,7 +136,7 @@ def _check(where: str, name: str, row: Setting, value: str) -> str:
         if value not in _BOOLS:
             raise ConfigError(f"{where}: {name} is {value!r}; write true or false")
     elif row.kind is int:
-        if not re.fullmatch(r"-?\d{1,18}", value):
+        if not re.fullmatch(_WHOLE_NUMBER, value):
             raise ConfigError(f"{where}: {name} is {value!r}; write a whole number")
         if row.low is not None and row.high is not None and not row.low <= int(value) <= row.high:
             raise ConfigError(f"{where}: {name} is {value}; it must be {row.low} to {row.high}")

@@ -14,6 +14,7 @@ Tests: test_expiry.py.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -93,7 +94,7 @@ def parse_hours(text: str) -> frozenset[int]:
     Raises: ConfigError.
     """
     parts = [part.strip() for part in text.split(";")]
-    if not all(part.isascii() and part.isdigit() and int(part) < 24 for part in parts):
+    if not all(re.fullmatch("[0-9]{1,2}", part) and int(part) < 24 for part in parts):
         raise ConfigError(f"delete_when is {text!r}; give hours of the day, as '04' or '04;16'")
     return frozenset(map(int, parts))
 
