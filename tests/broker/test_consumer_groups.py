@@ -180,3 +180,17 @@ def test_silent_producers_are_dropped_after_the_expiry() -> None:
     assert {SECOND: member("b", 5)} == producers.find("P")
     producers.leave_all(SECOND)
     assert producers.find("P") is None
+
+
+def test_producer_with_another_client_id_is_found_by_that_one_alone() -> None:
+    producers = ProducerGroups()
+    for client_id in ("a", "b"):
+        for group in ("P", "Q"):
+            producers.heartbeat(group, member(client_id), FIRST)
+    producers.heartbeat("P", member("c"), FIRST)
+
+    assert [producers.find_client(each) for each in "abc"] == [None, None, FIRST]
+    producers.leave("P", FIRST)
+    assert producers.find_client("c") is FIRST
+    producers.leave_all(FIRST)
+    assert producers.find_client("c") is None

@@ -308,6 +308,8 @@ class ProducerGroups:
         self._chosen_count = 0
         # By client id; if several connections have one id, the last of them.
         self._clients: dict[str, Connection] = {}
+        # The client id of each member's last heartbeat.
+        self._ids: dict[Connection, str] = {}
 
     def choose(self, group: str, may: Callable[[ListedMember], bool]) -> Connection | None:
         """Return the next of a group's members that `may` accepts, in turn; None without any."""
@@ -332,19 +334,25 @@ class ProducerGroups:
     def heartbeat(self, group: str, member: ListedMember, connection: Connection) -> None:
         """Apply one producer group's part of a heartbeat."""
         self._groups.setdefault(group, {})[connection] = member
+        if self._ids.get(connection) != member.client_id:
+            self._forget_id(connection)
+        self._ids[connection] = member.client_id
         self._clients[member.client_id] = connection
+
+    def _forget_id(self, connection: Connection) -> None:
+        client_id = self._ids.pop(connection, "")
+        if self._clients.get(client_id) is connection:
+            del self._clients[client_id]
 
     def leave(self, group: str, connection: Connection) -> None:
         """Remove a connection from a group, if the connection is a member."""
         members = self._groups.get(group, {})
-        member = members.pop(connection, None)
-        if member is None:
+        if members.pop(connection, None) is None:
             return
         if not members:
             del self._groups[group]
-        is_left = any(connection in others for others in self._groups.values())
-        if self._clients.get(member.client_id) is connection and not is_left:
-            del self._clients[member.client_id]
+        if not any(connection in others for others in self._groups.values()):
+            self._forget_id(connection)
 
     def leave_all(self, connection: Connection) -> None:
         """Remove a connection from every group."""
