@@ -147,6 +147,17 @@ def test_directory_is_held_once_in_a_process(tmp_path: Path) -> None:
     second.unlock()
 
 
+def test_directory_whose_lock_cannot_be_made_is_not_held(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    storage = FileStorage(tmp_path)
+    with pytest.raises(IsADirectoryError):
+        storage.lock()
+    (tmp_path / "lock").rmdir()
+
+    storage.lock()
+    storage.unlock()
+
+
 def test_directory_held_as_java_holds_it_is_refused(tmp_path: Path) -> None:
     code = (
         "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1)\n"

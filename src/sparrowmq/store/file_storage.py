@@ -166,15 +166,21 @@ class FileStorage:
         except OSError as error:
             os.close(directory_fd)
             raise self._in_use() from error
-        lock_fd = os.open(self.full_path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        self._directory_fd = directory_fd
         try:
-            fcntl.lockf(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._lock_fd = os.open(self.full_path("lock"), flags, _FILE_MODE)
+            self._take_record_lock()
+            os.pwrite(self._lock_fd, b"lock", 0)
+        except BaseException:
+            self.unlock()
+            raise
+
+    def _take_record_lock(self) -> None:
+        try:
+            fcntl.lockf(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
-            os.close(lock_fd)
-            os.close(directory_fd)
             raise self._in_use() from error
-        os.pwrite(lock_fd, b"lock", 0)
-        self._directory_fd, self._lock_fd = directory_fd, lock_fd
 
     def _in_use(self) -> StoreError:
         return StoreError(
