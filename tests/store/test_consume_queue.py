@@ -67,6 +67,22 @@ def test_entries_that_find_no_space_are_not_added(storage: Any) -> None:
     assert entries(0, 6) == queue.read(0, 9)
 
 
+def test_name_of_a_file_that_found_no_space_is_synced_later(storage: Any) -> None:
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+    queue.append(entries(0, 10))
+    queue.take_dirty()
+    storage.bytes_left = 0
+    with pytest.raises(OSError, match="no space"):
+        queue.append(entries(10, 16))
+    storage.bytes_left = None
+    queue.append(entries(10, 16))
+
+    files, is_directory_dirty = queue.take_dirty()
+
+    assert [file.path[-3:] for file in files] == ["200"]
+    assert is_directory_dirty
+
+
 def test_entries_that_may_not_be_gathered_are_written_behind_those_that_were(storage: Any) -> None:
     queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
     queue.append(entries(0, 1))

@@ -131,10 +131,12 @@ class ConsumeQueue:
         count = len(self.files.bases)
         if count == 0 and position:
             self._begin_at(position)
-        for file in self.files.write(position, entries):
-            self.dirty_files[file.path] = file
-        if len(self.files.bases) != count:
-            self.is_directory_dirty = True
+        try:
+            for file in self.files.write(position, entries):
+                self.dirty_files[file.path] = file
+        finally:
+            # A file that a full disk does not fill is there all the same.
+            self.is_directory_dirty |= len(self.files.bases) != count
 
     def _begin_at(self, position: int) -> None:
         base = position - position % self.files.file_size
