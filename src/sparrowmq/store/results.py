@@ -18,7 +18,6 @@ class PutStatus(Enum):
     PUT_OK = "PUT_OK"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
-    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
