@@ -145,6 +145,9 @@ def test_a_query_goes_on_while_what_it_looks_at_expires(
         record = new_record(b"%d" % number, properties=f"KEYS\x01all\x02F\x01{'x' * 300}")
         store.put(record, timestamp_ms=number)
     flush(store)
+    # The slots are no longer in memory.
+    store.close()
+    store = open_store(FileStorage(tmp_path), CONFIG)
     whole = query(store, "all")
     steps = start_query(store, "all")
     next(steps)
@@ -171,6 +174,35 @@ def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
     expire(store)
     last_file = 4096 * (store.appended_position // 4096)
     assert [int(name) for name in storage.list_names("commitlog")] == [last_file]
+
+
+def test_an_oldest_file_before_an_empty_one_goes_on_a_full_disk(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(9))
+    # A disk with no room for the first record of the next file.
+    storage.bytes_left = 8
+    refused = store.put(new_record(b"x" * 900), timestamp_ms=100)
+    storage.bytes_left = None
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert (store.appended_position, len(storage.list_names("commitlog"))) == (4096, 2)
+
+    flush(store)
+    assert expire(store) is None
+    # The checkpoint that the first file waits for.
+    flush(store)
+    assert expire(store, before_timestamp_ms=1 << 60) is None
+    assert expire(store) is not None
+
+    assert store.begin_position == store.appended_position == 4096
+    for is_clean in (True, False):
+        if is_clean:
+            store.close()
+        store = open_store(storage.kill(), CONFIG)
+        assert (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0)) == (9, 9)
+    fill(store, new_record, range(9, 10))
+    assert [record.body for record in read(store)] == [b"9"]
 
 
 def test_a_queue_without_messages_keeps_its_next_offset(
@@ -426,6 +458,7 @@ def test_a_store_from_before_keeps_all_until_it_is_said(
         ({"retention_hours": -1}, "retention_hours is -1; it must be a whole number from 0"),
         ({"delete_when": "24"}, "'24'; give hours"),
         ({"delete_when": ""}, "''; give hours"),
+        pytest.param({"delete_when": "9" * 5_000}, "9'; give hours", id="long hours"),
         ({"disk_full_percent": 101}, "disk_full_percent is 101"),
         ({"disk_force_percent": -1}, "disk_force_percent is -1"),
     ],

@@ -171,14 +171,23 @@ def test_files_that_another_broker_has_left_after_a_crash_are_built_anew(
     check_all_keys(again)
 
 
+def cut(file: Any) -> None:
+    file.resize(60)
+
+
+def count_too_many(file: Any) -> None:
+    file.write(38, b"\1")
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("damage", [cut, count_too_many])
 @pytest.mark.parametrize("at", range(8))
-def test_a_cut_file_and_the_files_after_it_are_built_anew(
-    store: MessageStore, storage: Any, at: int, is_clean: bool
+def test_a_damaged_file_and_the_files_after_it_are_built_anew(
+    store: MessageStore, storage: Any, at: int, damage: Callable[[Any], None], is_clean: bool
 ) -> None:
     store.close()
     names = storage.list_names("index")
-    storage.open(f"index/{names[at]}").resize(60)
+    damage(storage.open(f"index/{names[at]}"))
     if not is_clean:
         storage.create("abort", size=0)
 
@@ -321,6 +330,49 @@ def _fail_once(write: Callable[..., None], number: int) -> Callable[..., None]:
         write(position, data)
 
     return fail
+
+
+def test_a_stop_on_a_full_disk_takes_no_keys(storage: Any, new_record: NewRecord) -> None:
+    config = replace(CONFIG, index_entry_count=99, checkpoint_interval_ms=1 << 40)
+    store = open_store(storage, config)
+    for number in range(12):
+        if number == 6:
+            store.close()
+            store = open_store(storage, config)
+        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
+        record = new_record(b"%d" % number, properties=properties)
+        put(store, record, timestamp_ms=1_000_000 + number)
+    store.build_index()
+    (file,) = store._index._files
+    write = file._file.write
+
+    def write_all_but_the_header(position: int, data: bytes) -> None:
+        if position == 0:
+            raise OSError(errno.ENOSPC, "no space")
+        write(position, data)
+
+    file._file.write = write_all_but_the_header
+    store.close()
+
+    again = open_store(storage, config)
+    put(again, new_record(b"later", properties="KEYS\x01later"), timestamp_ms=2_000_000)
+    check_all_keys(again)
+    assert query(again, "later") == [b"later"]
+
+
+def test_a_damaged_count_of_entries_is_that_of_the_last_stop(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    put(store, new_record(b"x", properties="KEYS\x01a b c"), timestamp_ms=1)
+    store.close()
+    (name,) = storage.list_names("index")
+    storage.open(f"index/{name}").write(39, b"\2")
+
+    again = open_store(storage, CONFIG)
+    put(again, new_record(b"y", properties="KEYS\x01y"), timestamp_ms=2)
+
+    assert [query(again, key) for key in "abcy"] == [[b"x"], [b"x"], [b"x"], [b"y"]]
 
 
 def test_an_index_that_cannot_be_synced_waits_for_the_next_start(

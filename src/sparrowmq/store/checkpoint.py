@@ -178,11 +178,11 @@ def write_checkpoint(storage: Storage, checkpoint: Checkpoint) -> None:
     """Write the file and sync it. The file's name becomes durable when its directory is synced."""
     if storage.has(CHECKPOINT_PATH):
         file = storage.open(CHECKPOINT_PATH, pinned=True)
-        if file.size != CHECKPOINT_SIZE:
-            file.resize(CHECKPOINT_SIZE)
     else:
         file = storage.create(CHECKPOINT_PATH, size=CHECKPOINT_SIZE, pinned=True)
     try:
+        if file.size != CHECKPOINT_SIZE:
+            file.resize(CHECKPOINT_SIZE)
         file.write(0, encode_checkpoint(checkpoint))
         file.sync()
     finally:

@@ -87,13 +87,12 @@ class Expiry:
         files = self._log.files
         paths: list[str] = []
         while len(paths) < files_max and len(files.bases) > 1 and files.bases[1] <= limit:
-            # Messages are stored in the order of time: the first message of the next file is
-            # younger than all messages of this one.
-            next_timestamp_ms = read_store_timestamp(self._log, files.bases[1])
-            if not next_timestamp_ms:
-                break
-            if before_timestamp_ms is not None and next_timestamp_ms >= before_timestamp_ms:
-                break
+            if before_timestamp_ms is not None:
+                # Messages are stored in the order of time: the first message of the next file is
+                # younger than all messages of this one.
+                next_timestamp_ms = read_store_timestamp(self._log, files.bases[1])
+                if not next_timestamp_ms or next_timestamp_ms >= before_timestamp_ms:
+                    break
             paths.append(files.pop_first())
         paths += self._index.take_before(files.begin)
         if not paths:

@@ -350,6 +350,9 @@ class IndexFile:
                 seconds.
             end_ms: the latest store time.
         """
+        if self.header.next_number == 1:
+            # Closed, and perhaps removed.
+            return
         number = self._slot(key_hash % self._slot_count)
         read = 0
         while 0 < number < self.header.next_number:

@@ -194,7 +194,7 @@ class MessageIndex:
         self._open_files()
         if mark is not None and (mark.name == 0 or mark.name in {f.name for f in self._files}):
             self._keep([file for file in self._files if file.name <= mark.name])
-            if self._files and not is_clean:
+            if self._files and not (is_clean and self._files[-1].header == mark.header):
                 self._files[-1].restore(mark.header)
             self.built_position = mark.position
         else:
@@ -222,16 +222,17 @@ class MessageIndex:
         is_whole = True
         for name in _list_names(self._storage):
             file = self._storage.open(f"{INDEX_DIRECTORY}/{name}")
-            # A file of another size than the first, or cut by a crash, is built again from the log.
-            # So are the files after it: the index must have all records before the last file's end.
-            is_whole &= file.size == index_file_size(*self._counts)
-            if not is_whole:
+            # A file of another size than the first, cut by a crash, or with an impossible header is
+            # built again from the log. So are the files after it: the index must have all records
+            # before the last file's end.
+            header = _read_header(file, *self._counts) if is_whole else None
+            if header is None:
+                is_whole = False
                 file.close()
                 self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
                 self._has_new_file = True
-                continue
-            header = decode_index_header(file.read(0, HEADER_SIZE))
-            self._append_file(file, int(name), header)
+            else:
+                self._append_file(file, int(name), header)
 
     def _keep(self, kept: list[IndexFile]) -> None:
         for file in self._files:
@@ -460,6 +461,14 @@ def find_counts(storage: Storage, config: StoreConfig) -> tuple[int, int]:
         finally:
             file.close()
     return counts
+
+
+def _read_header(file: StorageFile, slot_count: int, entry_count: int) -> IndexHeader | None:
+    """Return a file's header; None for a file of another size, or with too many entries."""
+    if file.size != index_file_size(slot_count, entry_count):
+        return None
+    header = decode_index_header(file.read(0, HEADER_SIZE))
+    return header if header.next_number <= entry_count else None
 
 
 def _list_names(storage: Storage) -> list[str]:

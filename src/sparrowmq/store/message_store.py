@@ -249,8 +249,8 @@ class MessageStore:
     def close(self) -> None:
         """Sync all files and release the directory.
 
-        The stop counts as clean unless a sync has failed, or messages remain without consume queue
-        entries.
+        The stop counts as clean unless a sync has failed, messages remain without consume queue
+        entries, or the index has entries that are not on the disk.
 
         Raises: StoreError if the disk fails; the directory is released in any case.
         """
@@ -261,14 +261,14 @@ class MessageStore:
             if self.failure is None:
                 self._log.write()
                 if self._work is not None:
-                    self._work.run()
-                self._take_work(with_checkpoint=False).run()
+                    self._finish(self._work)
+                self._finish(self._take_work(with_checkpoint=False))
                 self.flushed_position = self._log.end
                 self.dispatch()
                 self._index.build(self.readable_position, _INDEX_REST_BYTES_MAX)
                 self.queues.write_tails()
-                self._take_work(with_checkpoint=True).run()
-                if not self._pending:
+                self._finish(self._take_work(with_checkpoint=True))
+                if not (self._pending or self._index.failure or self._index.is_dirty):
                     write_stop(
                         self._storage,
                         read_checkpoint(self._storage),
@@ -283,6 +283,11 @@ class MessageStore:
             raise StoreError(f"the store was not stopped cleanly: {error}") from error
         finally:
             self._release()
+
+    def _finish(self, work: FlushWork) -> None:
+        work.run()
+        if work.index is not None:
+            self._index.flush_done(work.index)
 
     def _release(self) -> None:
         self._log.files.close()
@@ -592,8 +597,8 @@ class MessageStore:
         if has_log:
             interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
         # A clock that was set back makes the age negative.
-        is_old = not 0 <= age_ms < interval_ms or self.expiry_waits
-        is_due = is_old and (self.queues.is_dirty or self._index.is_dirty)
+        is_old = not 0 <= age_ms < interval_ms
+        is_due = self.expiry_waits or (is_old and (self.queues.is_dirty or self._index.is_dirty))
         if is_due:
             try:
                 self.queues.write_tails()

@@ -307,8 +307,9 @@ class StoreCheck:
                     continue
                 header = decode_index_header(file.read(0, HEADER_SIZE))
                 at = HEADER_SIZE + _SLOT_SIZE * slot_count + _INDEX_ENTRY.size
-                end = at + _INDEX_ENTRY.size * (header.next_number - 1)
-                wrong = 0
+                count = header.next_number - 1
+                end = at + _INDEX_ENTRY.size * min(count, entry_count - 1)
+                wrong = max(0, count - entry_count + 1)
                 while at < end:
                     data = file.read(at, min(end - at, 1000 * _INDEX_ENTRY.size))
                     at += len(data)
@@ -316,7 +317,7 @@ class StoreCheck:
                         wrong += not keys.has(key_hash, position)
             finally:
                 file.close()
-            text = f"{header.next_number - 1:,} entries"
+            text = f"{count:,} entries"
             if not wrong:
                 yield FileFinding(path, Soundness.SOUND, text)
                 continue
