@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from small_stores import find_records, open_store
+from small_stores import all_records, find_records, open_store
 from sparrowmq.protocol.record import Record
 from sparrowmq.store import MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.checkpoint import (
@@ -20,6 +22,7 @@ from sparrowmq.store.checkpoint import (
     encode_checkpoint,
     read_checkpoint,
 )
+from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.index_file import IndexHeader, index_file_size
 from sparrowmq.store.store_check import Soundness, StoreCheck
 from steps import run_steps
@@ -304,12 +307,10 @@ def test_slots_that_a_full_disk_does_not_take_are_written_later(
 ) -> None:
     store = open_store(storage, CONFIG)
     work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
-    for each in work.index.writes:
-        file = each.file
-        write = file.write
-        file.write = _fail_once(write, errno.ENOSPC)
+    storage.open = of_the_index(storage.open, "write", OSError(errno.ENOSPC, "no space"))
     work.run()
     store.flush_done(work, None)
+    del storage.open
     assert store.is_writable
     mark = read_checkpoint(storage).index
     assert mark is not None
@@ -321,15 +322,23 @@ def test_slots_that_a_full_disk_does_not_take_are_written_later(
     assert len(query(after, "a")) == 2
 
 
-def _fail_once(write: Callable[..., None], number: int) -> Callable[..., None]:
-    failures = [OSError(number, "fails")]
+def of_the_index(open_file: Any, step: str, error: OSError, *, at: int | None = None) -> Any:
+    """Return an `open` that gives files of the index which fail at a step, or at a position."""
 
-    def fail(position: int, data: bytes) -> None:
-        if failures:
-            raise failures.pop()
-        write(position, data)
+    def open_failing(path: str, **how: bool) -> Any:
+        file = open_file(path, **how)
+        if path.startswith("index/"):
+            whole = getattr(file, step)
 
-    return fail
+            def fail(*arguments: Any) -> None:
+                if at in (None, *arguments[:1]):
+                    raise error
+                whole(*arguments)
+
+            setattr(file, step, fail)
+        return file
+
+    return open_failing
 
 
 def test_a_stop_on_a_full_disk_takes_no_keys(storage: Any, new_record: NewRecord) -> None:
@@ -343,16 +352,10 @@ def test_a_stop_on_a_full_disk_takes_no_keys(storage: Any, new_record: NewRecord
         record = new_record(b"%d" % number, properties=properties)
         put(store, record, timestamp_ms=1_000_000 + number)
     store.build_index()
-    (file,) = store._index._files
-    write = file._file.write
-
-    def write_all_but_the_header(position: int, data: bytes) -> None:
-        if position == 0:
-            raise OSError(errno.ENOSPC, "no space")
-        write(position, data)
-
-    file._file.write = write_all_but_the_header
+    # The slots fit, and the header does not.
+    storage.open = of_the_index(storage.open, "write", OSError(errno.ENOSPC, "no space"), at=0)
     store.close()
+    del storage.open
 
     again = open_store(storage, config)
     put(again, new_record(b"later", properties="KEYS\x01later"), timestamp_ms=2_000_000)
@@ -375,18 +378,46 @@ def test_a_damaged_count_of_entries_is_that_of_the_last_stop(
     assert [query(again, key) for key in "abcy"] == [[b"x"], [b"x"], [b"x"], [b"y"]]
 
 
+def test_the_index_is_written_while_readers_use_up_the_descriptors(
+    tmp_path: Path, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, index_entry_count=99, queue_tail_bytes_max=0)
+    store = open_store(FileStorage(tmp_path, open_files_max=1), config)
+    for number in range(8):
+        put(store, new_record(b"x", queue_id=number % 2, properties="KEYS\x01k"), timestamp_ms=1)
+    store.build_index()
+    store.put(new_record(b"x", properties="KEYS\x01k"), timestamp_ms=1_000_000)
+    work = store.flush_work()
+    assert work is not None
+    assert work.index is not None
+    write = os.pwrite
+
+    def read_and_write(descriptor: int, data: bytes, position: int) -> int:
+        for queue_id in range(2):
+            store.queues.get("T", queue_id, queue_offset=0, count_max=9, bytes_max=9_999)
+        return write(descriptor, data, position)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", read_and_write)
+        work.run()
+    store.flush_done(work, None)
+    store.dispatch()
+
+    assert work.index.error is None
+    assert len(all_records(store)) == 9
+    store.close()
+    assert {f.state for f in StoreCheck(FileStorage(tmp_path), config).run()} == {Soundness.SOUND}
+
+
 def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     storage: Any, new_record: NewRecord
 ) -> None:
     store = open_store(storage, CONFIG)
     work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
-
-    def fail() -> None:
-        raise OSError(errno.EIO, "the disk does not answer")
-
-    work.index.writes[0].file.sync = fail
+    storage.open = of_the_index(storage.open, "sync", OSError(errno.EIO, "the disk is silent"))
     work.run()
     store.flush_done(work, None)
+    del storage.open
     put(store, new_record(b"later", properties="KEYS\x01a"), timestamp_ms=1_000_001)
     found, _ = run_steps(
         store.query(

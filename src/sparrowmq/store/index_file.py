@@ -125,18 +125,18 @@ def slot_hash(java_hash: int) -> int:
 
 
 class SlotWrites(NamedTuple):
-    """The slots and the header to write to a file, copied at one moment."""
+    """The slots and the header to write to the file of a path, copied at one moment."""
 
-    file: StorageFile
+    path: str
     header: bytes
     # The start of each run of slots, counted in slots, and the slots, in this machine's byte order.
     runs: tuple[tuple[int, bytes], ...]
 
-    def write(self) -> None:
+    def write(self, file: StorageFile) -> None:
         """Write the slots and the header. Raises: OSError."""
         for first, data in self.runs:
-            self.file.write(HEADER_SIZE + _SLOT_SIZE * first, _swap(data))
-        self.file.write(0, self.header)
+            file.write(HEADER_SIZE + _SLOT_SIZE * first, _swap(data))
+        file.write(0, self.header)
 
 
 class IndexFile:
@@ -262,7 +262,7 @@ class IndexFile:
             runs.append((first, slots[first:last].tobytes()))
             at = pages.find(1, stop)
         self._dirty_pages = bytearray(len(pages))
-        return SlotWrites(self._file, self.header.encode(), tuple(runs))
+        return SlotWrites(self._file.path, self.header.encode(), tuple(runs))
 
     def put_back(self, writes: SlotWrites) -> None:
         """Let `take_dirty` return slots again that could not be written."""

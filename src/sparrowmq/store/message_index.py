@@ -121,14 +121,19 @@ class IndexFlush:
     def run(self) -> IndexMark | None:
         """Sync entries, write the slots that name them, sync the slots; return the valid mark."""
         self.error, self.has_lost = None, False
-        is_written = True
+        files: list[StorageFile] = []
+        is_written = False
         try:
-            self._sync()
-            is_written = False
+            # The store's thread may close its own descriptors of the files meanwhile.
             for each in self.writes:
-                each.write()
+                files.append(self._storage.open(each.path, pinned=True))
             is_written = True
-            self._sync()
+            _sync(files)
+            is_written = False
+            for each, file in zip(self.writes, files, strict=True):
+                each.write(file)
+            is_written = True
+            _sync(files)
             if self.has_new_file:
                 self._storage.sync_directory(INDEX_DIRECTORY)
         except OSError as error:
@@ -136,11 +141,10 @@ class IndexFlush:
             # Slots that do not fit on a full disk can be written later.
             self.has_lost = is_written and not is_shortage(error)
             return self._before
+        finally:
+            for file in files:
+                file.close()
         return self.mark
-
-    def _sync(self) -> None:
-        for each in self.writes:
-            each.file.sync()
 
 
 class MessageIndex:
@@ -461,6 +465,11 @@ def find_counts(storage: Storage, config: StoreConfig) -> tuple[int, int]:
         finally:
             file.close()
     return counts
+
+
+def _sync(files: list[StorageFile]) -> None:
+    for file in files:
+        file.sync()
 
 
 def _read_header(file: StorageFile, slot_count: int, entry_count: int) -> IndexHeader | None:
