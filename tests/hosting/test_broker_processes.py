@@ -17,8 +17,8 @@ REPORT = '{"failures": [], "obstacles": ["it is full"]}'
 # Prints lines that are not a reports, as a library may; ends once a file is there.
 PROGRAM = f"""
 import os, sys, time
-print("ready broker=127.0.0.1:1", flush=True)
 print("a line of a library", flush=True)
+print("ready broker=127.0.0.1:1", flush=True)
 print("x" * 100_000, flush=True)
 print('{REPORT}', flush=True)
 while not os.path.exists(sys.argv[1]):

@@ -32,6 +32,7 @@ _RESTART_S, _RESTART_MAX_S = 1.0, 30.0
 # A broker that served for this long did not fail at its start: the pauses begin anew.
 _SERVED_S = 60.0
 _STOP_TIMEOUT_S = 60.0
+_READY = b"ready broker="
 
 
 class BrokerFailed(SparrowError):
@@ -88,11 +89,12 @@ class BrokerProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(self._make_order(self.place) + b"\n")
-        line = (await process.stdout.readline()).decode()
-        if not line.startswith("ready broker="):
-            code = await process.wait()
-            raise BrokerFailed(f"{self.place.name} did not start: exit code {code}")
-        self.address = line.strip().removeprefix("ready broker=")
+        line = b""
+        while not line.startswith(_READY):
+            if not (line := await process.stdout.readline()):
+                code = await process.wait()
+                raise BrokerFailed(f"{self.place.name} did not start: exit code {code}")
+        self.address = line.strip().removeprefix(_READY).decode()
         port = int(self.address.rpartition(":")[2])
         self.place = Place(self.place.name, self.place.directory, port)
         self._condition = BrokerCondition()
