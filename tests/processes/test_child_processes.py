@@ -14,9 +14,12 @@ import pytest
 from sparrowmq.processes.child_processes import ChildProcesses, ProcessFailed
 from sparrowmq.processes.keeper import find_processes
 
-# Starts a process of its own in another process group, as Spark's Python daemon does.
+# Starts a process of its own in another process group, as Spark's Python daemon does. Its name is
+# one that the kernel has cut amid a character.
 PARENT = """
-import subprocess, sys, time
+import pathlib, subprocess, sys, time
+if pathlib.Path("/proc/self/comm").exists():
+    pathlib.Path("/proc/self/comm").write_bytes(bytes([0xE5]))
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
 print("child", child.pid, flush=True)
 time.sleep(600)
@@ -51,7 +54,7 @@ def find_sleepers() -> dict[int, str]:
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             command = (directory / "cmdline").read_text()
-            parent = (directory / "stat").read_text().rpartition(")")[2].split()[1]
+            parent = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
         except OSError:
             continue
         if SLEEPER in command and int(parent) == os.getpid():

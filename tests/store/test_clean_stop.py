@@ -109,6 +109,15 @@ def test_a_crash_after_a_clean_stop_is_walked(storage: Disk, new_record: NewReco
     assert seen == look(again)
 
 
+def test_a_start_is_known_after_a_power_cut(new_storage: Callable[..., Disk]) -> None:
+    for seed in range(9):
+        disk = new_storage(Random(seed))
+        opened(disk)[0].close()
+        opened(disk)
+
+        assert disk.lose_power().has("abort")
+
+
 def new_checkpoint(disk: Disk) -> None:
     # As a broker of RocketMQ, which stored a message.
     disk.inodes["checkpoint"].data[7] ^= 1

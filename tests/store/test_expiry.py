@@ -285,6 +285,22 @@ def test_a_record_stays_until_its_entry_is_on_the_disk(
     assert (store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)) == (3, 3)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_an_offset_found_after_a_kill_outlives_expiry_and_a_power_cut(
+    seed: int, new_record: NewRecord
+) -> None:
+    storage = SimulatedStorage(Random(seed))
+    store = open_store(storage, replace(CONFIG, checkpoint_interval_ms=1 << 40))
+    fill(store, new_record, range(3), topic="quiet")
+    fill(store, new_record, range(3, 45))
+    store = open_store(storage.kill(), CONFIG)
+    assert expire(store) is not None
+
+    store = open_store(storage.lose_power(), CONFIG)
+
+    assert (store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)) == (3, 3)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord) -> None:
     rng = Random(seed)

@@ -64,6 +64,26 @@ def is_checksum_name(records: list[Record], at: int) -> bool:
     return any(end - 20 <= at < end - 11 for end in ends)
 
 
+@pytest.mark.parametrize("last_ms", [8, 9])
+def test_older_records_behind_the_end_of_apaches_log_are_no_part_of_it(
+    storage: Any, new_record: Callable[..., Record], last_ms: int
+) -> None:
+    store = open_store(storage, CONFIG)
+    records = [new_record(b"%d" % n) for n in range(3)]
+    for record, timestamp_ms in zip(records, (9, 9, last_ms), strict=True):
+        store.put(record, timestamp_ms=timestamp_ms)
+    store.close()
+    storage.inodes[LOG].data[records[1].position] ^= 1
+    # Apache's broker writes no mark.
+    storage.inodes["checkpoint"].replace(bytes(4096))
+
+    if last_ms == 9:
+        with pytest.raises(CorruptRecord, match=f"the first at log position {records[2].position}"):
+            open_store(storage, CONFIG)
+    else:
+        assert [record.body for record in all_records(open_store(storage, CONFIG))] == [b"0"]
+
+
 @pytest.mark.slow
 def test_any_damage_to_what_was_not_synced_is_cut_off(
     new_storage: Callable[[], Any], new_record: Callable[..., Record]

@@ -58,7 +58,8 @@ def find_processes(sessions: Collection[int]) -> dict[int, int]:
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            stat = (directory / "stat").read_text()
+            # A name may end amid a character.
+            stat = (directory / "stat").read_text(errors="replace")
         except OSError:
             continue
         # The name, in brackets, may hold blanks and brackets: state, parent, group, session follow.

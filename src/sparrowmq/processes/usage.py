@@ -35,8 +35,8 @@ class Usage:
         for process_id, name in processes.items():
             directory = Path(f"/proc/{process_id}")
             try:
-                stat, rollup = (directory / "stat").read_text(), directory / "smaps_rollup"
-                memory_kib += _proportional_kib(rollup.read_text())
+                stat = (directory / "stat").read_text(errors="replace")
+                memory_kib += _proportional_kib((directory / "smaps_rollup").read_text())
             except OSError:
                 # The process has ended.
                 continue
