@@ -176,6 +176,28 @@ def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
     assert [int(name) for name in storage.list_names("commitlog")] == [last_file]
 
 
+def test_a_file_of_the_index_is_not_removed_while_it_is_written(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    assert query(store, "k0") > 0
+    store.put(new_record(b"x"), timestamp_ms=1_000_000)
+    flushing = store.flush_work()
+    assert flushing is not None
+    assert flushing.index is not None
+    names = storage.list_names("index")
+
+    assert expire(store, before_timestamp_ms=300) is not None
+    flushing.run()
+    store.flush_done(flushing, None)
+
+    assert flushing.index.error is None
+    assert names == storage.list_names("index")
+    assert expire(store, before_timestamp_ms=500) is not None
+    assert names[0] not in storage.list_names("index")
+
+
 def test_an_oldest_file_before_an_empty_one_goes_on_a_full_disk(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
