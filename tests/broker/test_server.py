@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.host import RoundLane
 from sparrowmq.broker.server import BrokerServer
 from sparrowmq.errors import StoreError
 from sparrowmq.protocol.bodies import TopicRouteData, decode_body
@@ -274,6 +277,34 @@ async def test_failing_dispatch_costs_no_answer(live: Any, monkeypatch: pytest.M
 
     assert await is_serving(live)
     assert await is_serving(live)
+
+
+async def test_rounds_that_get_no_thread_are_run_later(
+    live: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, start, failing = live.broker_server, threading.Thread.start, set[str]()
+    for lane in (RoundLane.FLUSH, RoundLane.JOURNAL):
+        server._threads[lane].shutdown()
+        server._threads[lane] = ThreadPoolExecutor(1, thread_name_prefix=lane.value)
+        failing.add(f"{lane.value}_0")
+
+    def start_second(thread: threading.Thread) -> None:
+        if thread.name in failing:
+            failing.remove(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_second)
+    fields = {"topic": "new", "defaultTopic": "TBW102", "perm": "6"}
+    fields |= {"readQueueNums": "1", "writeQueueNums": "1", "topicFilterType": "SINGLE_TAG"}
+
+    refused = await live.call(live.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    created = await live.call(live.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    sent = await live.call(live.broker, RequestCode.SEND_MESSAGE_V2, {**SEND, "b": "new"}, b"x")
+
+    assert failing == set()
+    assert (refused.code, "can't start new thread" in (refused.remark or "")) == (1, True)
+    assert (created.code, sent.code) == (0, 0)
 
 
 async def test_directory_in_use_is_refused(live: Any) -> None:

@@ -107,6 +107,8 @@ def test_files_go_whose_messages_are_all_older_and_everything_follows(
     assert query(store, "k0") > 0
     first_files = sorted(name for name in storage.inodes if "/" in name)
 
+    (second,) = [record for record in read(store) if record.position == 4096]
+    assert expire(store, before_timestamp_ms=second.store_timestamp_ms) is None
     work = expire(store, before_timestamp_ms=300)
 
     assert work is not None

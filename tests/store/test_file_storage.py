@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -252,6 +253,46 @@ def test_all_files_and_their_directories_up_to_the_root_are_synced_once(
     expected = {".", "consumequeue", "consumequeue/T"}
     expected |= {f"consumequeue/T/{n}" for n in range(count)} | {file.path for file in files}
     assert sorted(expected) == sorted(synced)
+
+
+def test_an_error_of_the_disk_is_not_hidden_by_a_shortage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FileStorage(tmp_path)
+    files = [storage.create(f"f{n}", size=20) for n in range(100)]
+    codes = {"f1": errno.EMFILE, "f50": errno.EIO, "f99": errno.EMFILE}
+
+    def fail(file: FileStorageFile) -> None:
+        if code := codes.get(file.path):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(FileStorageFile, "sync", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        storage.sync_all(files, [""])
+
+
+@pytest.mark.parametrize("thread_count", [0, 3])
+def test_files_are_synced_without_more_threads(
+    thread_count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FileStorage(tmp_path)
+    files = [storage.create(f"f{n}", size=20) for n in range(100)]
+    synced, sync, start = set[str](), FileStorageFile.sync, threading.Thread.start
+
+    def note_file(file: FileStorageFile) -> None:
+        synced.add(file.path)
+        sync(file)
+
+    def start_some(thread: threading.Thread) -> None:
+        if int(thread.name.rpartition("_")[2]) >= thread_count:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(FileStorageFile, "sync", note_file)
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    storage.sync_all(files, [""])
+
+    assert synced == {file.path for file in files}
 
 
 @pytest.mark.parametrize("count", [3, 100])

@@ -114,6 +114,19 @@ def test_power_cut_keeps_what_was_acknowledged(new_storage: Callable[..., Any]) 
     assert reached == {0, 1}
 
 
+@pytest.mark.parametrize("changes", range(5))
+def test_what_was_read_after_a_kill_outlives_a_power_cut(changes: int) -> None:
+    for seed in range(9):
+        storage: Any = SimulatedStorage(Random(seed))
+        storage.changes_left = changes
+        with suppress(PowerCut):
+            Journal(storage, "config").append(1, b"batch")
+        read = read_journal(storage.kill(), "config").batches
+
+        assert read == read_journal(storage.lose_power(), "config").batches
+        assert (read == [b"batch"]) is (changes > 1)
+
+
 def test_failed_write_can_be_repeated_in_a_segment_that_has_nothing_yet(storage: Any) -> None:
     journal = Journal(storage, "config")
     storage.bytes_left = 3

@@ -202,7 +202,8 @@ class Broker:
         # An answer may wait for no more than what the recovered log has.
         self.state.pending.note_flushed(store.flushed_position, now_ms=now_ms)
         self._flush_runs = False
-        # After a shortage of descriptors or memory: until it ends, and until the next tick.
+        # After a shortage of descriptors, memory or threads: until it ends, and until the next
+        # tick.
         self._flush_is_short = False
         self._flush_rests = False
         self._puts_seen = 0
@@ -398,8 +399,8 @@ class Broker:
     def flushed(self, work: FlushWork, error: Exception | None, *, now_ms: int) -> list[Output]:
         """Process the end of a flush: release the sends that it covers, then wake pulls.
 
-        After a shortage of descriptors or memory the sends wait for the next flush, which a tick
-        begins.
+        After a shortage of descriptors, memory or threads the sends wait for the next flush, which
+        a tick begins.
         """
         self._flush_runs = False
         store, pending = self.state.store, self.state.pending

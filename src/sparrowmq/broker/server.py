@@ -7,6 +7,7 @@ rounds has its own thread.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 import socket
@@ -306,7 +307,13 @@ class BrokerServer:
 
     async def _run(self, round: Round) -> None:
         loop = asyncio.get_running_loop()
-        round.end(await loop.run_in_executor(self._threads[round.lane], attempt, round))
+        error: Exception | None
+        try:
+            error = await loop.run_in_executor(self._threads[round.lane], attempt, round)
+        except RuntimeError as shortage:
+            # The lane's thread cannot be started.
+            error = OSError(errno.EAGAIN, str(shortage))
+        round.end(error)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

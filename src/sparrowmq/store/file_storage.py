@@ -18,12 +18,13 @@ import os
 import resource
 import sys
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from sparrowmq.errors import StoreError
-from sparrowmq.store.storage import Bytes, DiskSpace, StorageFile
+from sparrowmq.store.storage import Bytes, DiskSpace, StorageFile, is_shortage
 
 # Descriptors of unpinned files that stay open; a broker with 100,000 queues must not run out.
 _OPEN_FILES_MAX = 512
@@ -279,16 +280,29 @@ class FileStorage:
         minutes.
         """
         names = self._with_parents(directories)
-        if len(files) + len(names) <= _SYNCS_ALONE_MAX:
-            for file in files:
-                file.sync()
-            for each in names:
-                sync_names(each)
+        syncs = [*(file.sync for file in files), *(partial(sync_names, each) for each in names)]
+        if len(syncs) <= _SYNCS_ALONE_MAX:
+            for sync in syncs:
+                sync()
             return
-        with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sparrowmq-sync") as threads:
-            # Taking the results raises the first error.
-            deque(threads.map(lambda file: file.sync(), files), maxlen=0)
-            deque(threads.map(sync_names, names), maxlen=0)
+        errors: list[OSError] = []
+
+        def note_error(sync: Callable[[], None]) -> None:
+            try:
+                sync()
+            except OSError as error:
+                errors.append(error)
+
+        try:
+            with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sparrowmq-sync") as threads:
+                deque(threads.map(note_error, syncs), maxlen=0)
+        except RuntimeError:
+            # No more threads can be started.
+            for sync in syncs:
+                note_error(sync)
+        if errors:
+            # After a shortage the syncs are repeated, which would hide an error of the disk.
+            raise min(errors, key=is_shortage)
 
     def _with_parents(self, directories: Sequence[str]) -> list[str]:
         """Return the full paths of directories and of all their parents, the lowest first."""

@@ -609,8 +609,8 @@ class MessageStore:
     def flush_done(self, work: FlushWork, error: Exception | None) -> None:
         """Process the outcome of `work.run()`.
 
-        After a shortage of descriptors or memory, the next `flush_work` returns the same work. Any
-        other error makes the store read-only.
+        After a shortage of descriptors, memory or threads, the next `flush_work` returns the same
+        work. Any other error makes the store read-only.
         """
         if work is not self._work or not self._is_flushing:
             raise UsageError("this flush is not the one under way")

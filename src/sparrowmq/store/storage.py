@@ -23,11 +23,11 @@ from typing import NamedTuple, Protocol, TypeAlias
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 # Temporary shortages of the process. They say nothing about the disk, and the call can be repeated.
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+_SHORTAGES = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 
 
 def is_shortage(error: Exception) -> bool:
-    """Return whether a sync failed for want of descriptors or memory, not because of the disk."""
+    """Return whether a sync failed for want of descriptors, memory or threads, not of the disk."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
