@@ -472,6 +472,23 @@ def test_a_full_disk_expires_then_forces_then_refuses(
     assert is_taken is (facts == [])
 
 
+def test_files_that_wait_for_a_checkpoint_go_soon_after_it(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, replace(CONFIG, checkpoint_interval_ms=1 << 40))
+    fill(store, new_record, range(45))
+    storage.percent_used = 76
+    retention = Retention(RetentionConfig(), store)
+
+    assert retention.work(now_ms=0, timestamp_ms=NOON_MS) == (None, [])
+    flush(store)
+
+    assert retention.work(now_ms=499, timestamp_ms=NOON_MS) == (None, [])
+    work, _ = retention.work(now_ms=500, timestamp_ms=NOON_MS)
+    assert work is not None
+    assert len(work.paths) > 2
+
+
 def test_a_store_from_before_keeps_all_until_it_is_said(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
