@@ -178,6 +178,28 @@ def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
     assert [int(name) for name in storage.list_names("commitlog")] == [last_file]
 
 
+def test_a_disk_that_cannot_be_read_expires_nothing(
+    storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    before = storage.read_count
+
+    def fail_later() -> None:
+        storage.read_count += 1
+        if storage.read_count == before + 3:
+            raise OSError(errno.EIO, "the disk does not answer")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="does not answer"):
+        patched.setattr(storage, "begin_read", fail_later)
+        expire(store, before_timestamp_ms=1 << 60)
+
+    assert store.begin_position == 0
+    assert len(list(read(store))) == 60
+    expire(store)
+    assert len(storage.list_names("commitlog")) == 1
+
+
 def test_a_file_of_the_index_is_not_removed_while_it_is_written(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:

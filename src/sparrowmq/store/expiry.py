@@ -85,15 +85,18 @@ class Expiry:
         Raises: OSError if the disk fails.
         """
         files = self._log.files
-        paths: list[str] = []
-        while len(paths) < files_max and len(files.bases) > 1 and files.bases[1] <= limit:
+        count = 0
+        for next_base in files.bases[1 : files_max + 1]:
+            if next_base > limit:
+                break
             if before_timestamp_ms is not None:
                 # Messages are stored in the order of time: the first message of the next file is
                 # younger than all messages of this one.
-                next_timestamp_ms = read_store_timestamp(self._log, files.bases[1])
+                next_timestamp_ms = read_store_timestamp(self._log, next_base)
                 if not next_timestamp_ms or next_timestamp_ms >= before_timestamp_ms:
                     break
-            paths.append(files.pop_first())
+            count += 1
+        paths = [files.pop_first() for _ in range(count)]
         paths += self._index.take_before(files.begin)
         if not paths:
             return None
