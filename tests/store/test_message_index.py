@@ -341,6 +341,22 @@ def of_the_index(open_file: Any, step: str, error: OSError, *, at: int | None = 
     return open_failing
 
 
+def test_slots_that_were_not_written_are_those_of_their_file(
+    store: MessageStore, storage: Any, new_record: NewRecord
+) -> None:
+    work = checkpoint_work(store, new_record, timestamp_ms=2_000_000)
+    work.run()
+    store.flush_done(work, None)
+    work = checkpoint_work(store, new_record, timestamp_ms=3_000_000)
+    storage.open = of_the_index(storage.open, "write", OSError(errno.ENOSPC, "no space"))
+    work.run()
+    store.flush_done(work, None)
+
+    written = {each.path for each in work.index.writes}
+    assert {f._file.path for f in store._index._files if f.is_dirty} == written
+    assert len(written) < len(store._index._files)
+
+
 def test_a_stop_on_a_full_disk_takes_no_keys(storage: Any, new_record: NewRecord) -> None:
     config = replace(CONFIG, index_entry_count=99, checkpoint_interval_ms=1 << 40)
     store = open_store(storage, config)

@@ -265,7 +265,9 @@ class IndexFile:
         return SlotWrites(self._file.path, self.header.encode(), tuple(runs))
 
     def put_back(self, writes: SlotWrites) -> None:
-        """Let `take_dirty` return slots again that could not be written."""
+        """Let `take_dirty` return slots again that could not be written, if they are this file's."""
+        if writes.path != self._file.path:
+            return
         for first, data in writes.runs:
             begin, end = first // _PAGE_SLOTS, first + len(data) // _SLOT_SIZE
             count = -(-end // _PAGE_SLOTS) - begin
