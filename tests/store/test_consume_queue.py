@@ -11,7 +11,7 @@ import pytest
 from sparrowmq.protocol.record import Record
 from sparrowmq.store import MessageStore, StoreConfig
 from sparrowmq.store.config import ENTRY_SIZE
-from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue
+from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, filler_entries
 
 CONFIG = StoreConfig(consume_queue_file_size=10 * ENTRY_SIZE, queue_tail_bytes_max=4 * ENTRY_SIZE)
 
@@ -91,6 +91,16 @@ def test_entries_that_may_not_be_gathered_are_written_behind_those_that_were(sto
     queue.append(entries(3, 4), gathers=False)
 
     assert entries(0, 4) == queue.files.read(0, 4 * ENTRY_SIZE)
+
+
+def test_expiry_passes_no_message_before_offsets_without_one(storage: Any) -> None:
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+    queue.append(entries(100, 102) + filler_entries(4) + entries(300, 301))
+
+    queue.expire(101)
+    assert queue.min_offset == 1
+    queue.expire(102)
+    assert queue.min_offset == 6
 
 
 def test_only_so_many_queues_gather_entries(

@@ -38,6 +38,9 @@ def test_reads_end_with_the_file_and_writes_do_not_pass_it(tmp_path: Path) -> No
     assert file.read(10, 5) == b""
     with pytest.raises(OSError, match="fixed size"):
         file.write(6, b"abcde")
+    os.truncate(tmp_path / "f", 7)
+    with pytest.raises(OSError, match="shorter than it was"):
+        file.read(5, 5)
 
 
 def test_failed_write_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +208,18 @@ def test_failed_load_gives_the_directory_back(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(DamagedSeries, match=r"notes\.txt"):
             MessageStore(FileStorage(tmp_path), StoreConfig()).load(timestamp_ms=1)
+
+
+def test_a_gap_of_many_files_is_not_filled(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    for directory, last in (("few", 65), ("many", 66)):
+        for number in (0, last):
+            storage.create(f"{directory}/{10 * number:020d}", size=10)
+
+    FileSeries(storage, "few", file_size=10).load(repair=True)
+    with pytest.raises(StoreError, match="a file is missing, or the configured size is wrong"):
+        FileSeries(storage, "many", file_size=10).load(repair=True)
+    assert [len(storage.list_names(each)) for each in ("few", "many")] == [66, 2]
 
 
 def test_series_reads_and_writes_across_files(tmp_path: Path) -> None:

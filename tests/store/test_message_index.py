@@ -7,12 +7,14 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from small_stores import all_records, find_records, open_store
 from sparrowmq.protocol.record import Record
+from sparrowmq.simulation.faulty_disk import PowerCut
 from sparrowmq.store import MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.checkpoint import (
     Checkpoint,
@@ -339,6 +341,30 @@ def of_the_index(open_file: Any, step: str, error: OSError, *, at: int | None = 
         return file
 
     return open_failing
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_power_cut_while_the_index_is_written_takes_no_keys(
+    new_storage: Callable[..., Any], new_record: NewRecord, seed: int
+) -> None:
+    config = replace(CONFIG, index_entry_count=99, checkpoint_interval_ms=1 << 40)
+    storage = new_storage(Random(seed))
+    store = open_store(storage, config)
+    for number in range(12):
+        if number == 6:
+            store.close()
+            store = open_store(storage, config)
+        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
+        put(store, new_record(b"%d" % number, properties=properties), timestamp_ms=1_000_000)
+    store.build_index()
+    work = store._index.take_flush()
+    assert work is not None
+    # During a sync of the entries, a write of slots, that of the header, a sync of the slots.
+    storage.changes_left = seed % 4
+    with pytest.raises(PowerCut):
+        work.run()
+
+    check_all_keys(open_store(storage.lose_power(), config))
 
 
 def test_slots_that_were_not_written_are_those_of_their_file(

@@ -24,6 +24,7 @@ from sparrowmq.protocol.record import (
 from sparrowmq.protocol.subscription import tags_code
 from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.message_batch import MessageBatch, read_messages
+from sparrowmq.store.stored_record import add_attempts
 
 NewRecord = Callable[..., Record]
 SMALL_ASYNC = replace(SMALL, flush=FlushMode.ASYNC)
@@ -398,6 +399,17 @@ def test_ipv6_hosts_are_stored(storage: Any, store: MessageStore) -> None:
     assert (0, record.size, tags_code("q")) == store.queues.entry("T", 0, 0)
 
 
+def test_attempts_are_added_up_to_the_largest_number(
+    store: MessageStore, new_record: NewRecord
+) -> None:
+    store.put(new_record(b"x", reconsume_times=2**31 - 3), timestamp_ms=1)
+    flush(store)
+    data = store.read_record(0) or b""
+
+    found = [decode_record(add_attempts(data, count)).reconsume_times for count in (1, 2, 3, 99)]
+    assert found == [2**31 - 2, 2**31 - 1, 2**31 - 1, 2**31 - 1]
+
+
 def test_offset_by_time_is_the_nearest_message(store: MessageStore, new_record: NewRecord) -> None:
     assert store.queues.offset_by_time("T", 0, 5) == 0
     for timestamp_ms in (100, 200, 200, 300, 310):
@@ -426,6 +438,26 @@ def test_boundaries_of_a_time_among_messages_of_one_millisecond(
     assert [upper(t - 5) for t in times] == [0, 6, 13, 20, 27]
     assert (lower(99_999), upper(99_999), upper(5)) == (35, 34, 0)
     assert store.queues.boundary("T", 9, 1000) == 0
+
+
+def test_offsets_without_a_message_have_the_time_of_the_message_before_them(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage)
+    store.put(new_record(b"x", topic="Other"), timestamp_ms=1)
+    for n in range(6):
+        if n == 3:
+            # Another broker may have left them out.
+            store.queues.by_key["T", 0].next_offset = 8
+        store.put(new_record(b"x" * 300), timestamp_ms=100 + 50 * n)
+    store = open_store(storage.kill())
+    assert store.queues.max_offset("T", 0) == 11
+
+    times = [50, 100, 150, 201, 250, 300, 999]
+    assert [store.queues.boundary("T", 0, t) for t in times] == [0, 0, 1, 8, 8, 9, 11]
+    assert [store.queues.offset_by_time("T", 0, t) for t in (50, 100, 150, 250, 300)] == [
+        *(0, 0, 1, 8, 9)
+    ]
 
 
 def test_offset_by_time_over_several_queue_files(

@@ -100,6 +100,21 @@ def test_a_killed_store_is_unfinished_and_not_damaged(storage: Disk, new_record:
     assert {last, "checkpoint", "consumequeue/T/0"} <= found.keys()
 
 
+def test_a_killed_store_without_an_end_that_was_synced_is_damaged(
+    storage: Disk, new_record: NewRecord
+) -> None:
+    fill(storage, new_record)
+    storage.create("abort", size=0)
+    last = max(path for path in storage.inodes if path.startswith("commitlog/"))
+    used = len(bytes(storage.inodes[last].data).rstrip(b"\0"))
+    flip(last, used - 30)(storage)
+
+    found = check(storage)[last]
+
+    assert found.state is DAMAGED
+    assert "on is not a record" in found.text
+
+
 def flip(path: str, at: int) -> Callable[[Disk], None]:
     def damage(disk: Disk) -> None:
         disk.inodes[path].data[at] ^= 4

@@ -173,11 +173,11 @@ class ConsumeQueue:
         Raises: OSError.
         """
         low, high = self.min_offset, self.max_offset
-        if low < high and self._position_from(low, low)[1] < log_begin:
+        if low < high and self.last_message(low, low)[1] < log_begin:
             low += 1
             while low < high:
                 middle = (low + high) // 2
-                at, position = self._position_from(middle, low)
+                at, position = self.last_message(middle, low)
                 if position < log_begin:
                     low = middle + 1
                 else:
@@ -185,8 +185,8 @@ class ConsumeQueue:
         self.min_offset = low
         self.log_begin = log_begin
 
-    def _position_from(self, offset: int, low: int) -> tuple[int, int]:
-        """Return the last non-filler entry up to an offset, and its position; or the low bound."""
+    def last_message(self, offset: int, low: int) -> tuple[int, int]:
+        """Return the offset and log position of the last message up to an offset, or of `low`."""
         while True:
             position, size, _ = ENTRY.unpack(self.read(offset, 1))
             if size != FILLER_SIZE or offset == low:

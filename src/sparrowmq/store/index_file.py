@@ -265,7 +265,7 @@ class IndexFile:
         return SlotWrites(self._file.path, self.header.encode(), tuple(runs))
 
     def put_back(self, writes: SlotWrites) -> None:
-        """Let `take_dirty` return slots again that could not be written, if they are this file's."""
+        """Let `take_dirty` return slots of this file again that could not be written."""
         if writes.path != self._file.path:
             return
         for first, data in writes.runs:

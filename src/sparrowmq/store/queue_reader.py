@@ -268,5 +268,5 @@ def _choose_file(
 
 
 def _timestamp_at(queue: ConsumeQueue, log: CommitLog, offset: int) -> int | None:
-    entry = queue.entry(offset)
-    return None if entry is None else read_store_timestamp(log, entry[0])
+    _, position = queue.last_message(offset, queue.min_offset)
+    return read_store_timestamp(log, position)
