@@ -28,7 +28,15 @@ from sparrowmq.broker.journal_records import FiledVersions, TopicTableChange, en
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE
 from sparrowmq.broker.topic_configs import plain
 from sparrowmq.errors import StoreError
-from sparrowmq.protocol.bodies import DataVersion, TopicConfigTable, decode_file, encode_body
+from sparrowmq.model import MessageQueue
+from sparrowmq.protocol.bodies import (
+    DataVersion,
+    GroupPlan,
+    RequestMode,
+    TopicConfigTable,
+    decode_file,
+    encode_body,
+)
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.store.file_storage import FileStorage
@@ -229,6 +237,49 @@ def test_failed_append_is_repeated_where_it_endangers_nothing(disk: Disk) -> Non
     assert again is not None
     assert first.segment == failed.segment == again.segment - 1
     assert {"first", "second"} <= disk.topics().keys()
+
+
+def change_all(disk: Disk) -> None:
+    """Change every table."""
+    state, now_ms, queue = disk.rig.broker.state, disk.rig.now_ms, MessageQueue("T", "broker-a", 0)
+    change_topic(disk, "changed", 1)
+    state.find_group("GID_changed", timestamp_ms=1)
+    state.locks.try_lock_batch("G", [queue], "c", now_ms=now_ms)
+    plan = GroupPlan(epoch=0, client_ids=["c"], owners={"c": [queue]})
+    assert state.plans.offer("G", plan, listed=["c"], now_ms=now_ms, timestamp_ms=1) is None
+    state.modes.put(RequestMode(topic="T", consumer_group="G"))
+    state.journal.ask()
+    for table in (state.offsets, state.delays, state.timers, state.pops, state.audit):
+        table.is_changed = True
+
+
+def test_changes_of_each_kind_that_were_not_appended_are_appended_later(disk: Disk) -> None:
+    disk.append()
+    change_all(disk)
+    failed = disk.append(OSError("no space left"))
+    again = disk.pass_interval()
+
+    assert failed is not None
+    assert again is not None
+    assert {type(each).__name__ for each in again.changes} == {
+        *("TopicTableChange", "GroupTableChange", "LockChange", "PlanChange", "RequestModeChange")
+    }
+    assert len(again.changes) == len(failed.changes) == 5
+
+
+def test_each_file_that_was_not_written_is_written_later(disk: Disk) -> None:
+    broker = disk.rig.broker
+    disk.append()
+    change_all(disk)
+    disk.append()
+    broker.ask_last_save()
+    work = broker.save_work(now_ms=disk.rig.now_ms)
+    assert set(work.files) == set(FILES)
+
+    broker.saved(work, OSError("no space left"))
+    disk.pass_interval()
+
+    assert set(disk.files) == set(FILES)
 
 
 def test_long_journal_has_the_files_written_though_changes_keep_coming(disk: Disk) -> None:
