@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from sparrowmq.broker.config_saving import (
     POPS_FILE,
     TOPICS_FILE,
     JournalWork,
+    SaveWork,
 )
 from sparrowmq.broker.journal_records import FiledVersions, TopicTableChange, encode_changes
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE
@@ -30,6 +33,7 @@ from sparrowmq.broker.topic_configs import plain
 from sparrowmq.errors import StoreError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
+    ConsumerOffsetTable,
     DataVersion,
     GroupPlan,
     RequestMode,
@@ -39,6 +43,7 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.journal import Journal, list_segments
 
@@ -225,6 +230,23 @@ def test_changes_behind_a_file_that_another_broker_has_written_are_void(disk: Di
     assert "new" in loss
 
 
+def test_changes_behind_a_damaged_file_are_added_to_its_backup(disk: Disk) -> None:
+    for name in ("first", "second"):
+        change_topic(disk, name, 1)
+        disk.append()
+        disk.pass_interval()
+        disk.pass_interval()
+    change_topic(disk, "third", 1)
+    disk.append()
+    (disk.rig.root / CONFIG_DIRECTORY / TOPICS_FILE).write_bytes(b'{"half":')
+
+    saved = read_tables(disk.storage)
+
+    assert "first" in saved.tables.topics.topic_config_table
+    assert "third" in {c.name for c in saved.tables.changes if isinstance(c, TopicTableChange)}
+    assert len(saved.losses) == 1
+
+
 def test_failed_append_is_repeated_where_it_endangers_nothing(disk: Disk) -> None:
     change_topic(disk, "first", 1)
     first = disk.append()
@@ -253,6 +275,20 @@ def change_all(disk: Disk) -> None:
         table.is_changed = True
 
 
+def test_topic_that_changes_while_its_change_is_appended_is_not_saved(disk: Disk) -> None:
+    topics = disk.rig.broker.state.topics
+    saved = []
+    for queues in (1, 2):
+        topics.put(plain("T", queue_count=queues), timestamp_ms=1)
+        topics.take_changes()
+        if queues == 1:
+            topics.put(plain("T", queue_count=9), timestamp_ms=1)
+        topics.note_written("T")
+        saved.append(topics.is_saved("T"))
+
+    assert saved == [False, True]
+
+
 def test_changes_of_each_kind_that_were_not_appended_are_appended_later(disk: Disk) -> None:
     disk.append()
     change_all(disk)
@@ -267,11 +303,12 @@ def test_changes_of_each_kind_that_were_not_appended_are_appended_later(disk: Di
     assert len(again.changes) == len(failed.changes) == 5
 
 
-def test_each_file_that_was_not_written_is_written_later(disk: Disk) -> None:
+@pytest.mark.parametrize("error", [None, OSError("no space left")])
+def test_each_file_that_was_not_written_is_written_later(disk: Disk, error: OSError | None) -> None:
     broker = disk.rig.broker
     disk.append()
     change_all(disk)
-    disk.append()
+    disk.append(error)
     broker.ask_last_save()
     work = broker.save_work(now_ms=disk.rig.now_ms)
     assert set(work.files) == set(FILES)
@@ -280,6 +317,41 @@ def test_each_file_that_was_not_written_is_written_later(disk: Disk) -> None:
     disk.pass_interval()
 
     assert set(disk.files) == set(FILES)
+    # Written with no pops.
+    broker.state.offsets.is_changed = True
+    broker.ask_last_save()
+    broker.saved(broker.save_work(now_ms=disk.rig.now_ms), OSError("no space left"))
+    disk.files.clear()
+    disk.pass_interval()
+    assert OFFSETS_FILE in disk.files
+
+
+def test_a_full_disk_takes_the_offsets_before_it_refuses_the_rest() -> None:
+    storage = SimulatedStorage(Random(0))
+    for offset in range(3):
+        tables = {
+            OFFSETS_FILE: ConsumerOffsetTable(offset_table={"T@G": {0: offset}}),
+            TOPICS_FILE: TopicConfigTable(),
+        }
+        storage.is_full = offset == 2
+        with suppress(OSError):
+            write_files(storage, SaveWork(1, tables, filed=FiledVersions(), segment=1))
+
+    saved = read_tables(storage).tables.offsets
+    assert saved == ConsumerOffsetTable(offset_table={"T@G": {0: 2}})
+
+
+def test_journal_of_a_crash_is_filed_after_the_start(disk: Disk) -> None:
+    change_topic(disk, "new", 3)
+    disk.append()
+    disk.rig.broker = reload(disk.rig)
+    disk.journal = Journal(disk.storage, CONFIG_DIRECTORY)
+
+    disk.pass_interval()
+    disk.pass_interval()
+
+    assert filed_topics(disk.rig).topic_config_table["new"].read_queue_nums == 3
+    assert list_segments(disk.storage, CONFIG_DIRECTORY) == []
 
 
 def test_long_journal_has_the_files_written_though_changes_keep_coming(disk: Disk) -> None:
@@ -292,6 +364,11 @@ def test_long_journal_has_the_files_written_though_changes_keep_coming(disk: Dis
     disk.pass_interval()
 
     assert "topics.json" in disk.files
+    disk.files.clear()
+    change_topic(disk, "later", 1)
+    disk.append()
+    disk.pass_interval()
+    assert disk.files == [AUDIT_FILE]
 
 
 def test_lock_waits_for_no_file(disk: Disk) -> None:

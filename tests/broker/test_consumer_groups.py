@@ -96,6 +96,14 @@ def test_group_is_gone_with_its_last_member() -> None:
     assert groups.groups_of(SECOND) == []
 
 
+def test_duplicate_is_reported_again_for_a_new_connection() -> None:
+    groups = ConsumerGroups()
+    noted = [groups.note_duplicate(FIRST) for _ in range(2)]
+    groups.leave_all(FIRST)
+
+    assert [*noted, groups.note_duplicate(FIRST)] == [True, False, True]
+
+
 def test_closed_connection_leaves_every_group() -> None:
     groups = ConsumerGroups()
     for group in ("G2", "G1"):

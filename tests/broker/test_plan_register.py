@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from sparrowmq.broker.plan_register import (
     PERIOD_MS,
     RATE_SPAN_MIN_MS,
     REST_MS,
+    PlanRegister,
 )
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import GroupPlan, GroupPlanAnswer, decode_body, encode_body
@@ -111,6 +113,20 @@ class TestLoads:
         assert kept.capacities == {"a": 10.0, "b": 100.0}
         assert left is not None
         assert left.capacities == {"b": 100.0}
+
+    def test_the_capacity_of_a_member_that_is_gone_is_forgotten(self, rig: Any) -> None:
+        a, b = pair_of(rig)
+        look(rig, a, capacityPerMinute="600")
+        look(rig, b, capacityPerMinute="600")
+        rig.broker.connection_closed(b, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+        c = join(rig, "c")
+        look(rig, c, capacityPerMinute="600")
+        wait(rig, RATE_SPAN_MIN_MS, a)
+
+        loads = look(rig, a, needsLoads="true").loads
+
+        assert loads is not None
+        assert loads.capacities == {"a": 10.0, "c": 10.0}
 
     def test_one_member_gets_them_and_the_next_if_it_dies(self, rig: Any) -> None:
         a, b = pair_of(rig)
@@ -229,6 +245,18 @@ class TestOffers:
         monkeypatch.setattr(plan_register, "PLANNED_QUEUES_MAX", 3)
 
         assert "may have 3 queues" in offer(rig, a, a_plan()).remark
+
+    def test_a_forgotten_plan_leaves_its_room_to_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(plan_register, "PLANNED_QUEUES_MAX", 4)
+        register = PlanRegister()
+        take = partial(register.offer, offer=a_plan(), listed=["a", "b"], now_ms=0, timestamp_ms=1)
+
+        assert take("first") is None
+        assert take("second") is not None
+        assert register.drop_unasked(KEPT_MS + 1)
+        assert take("second") is None
 
 
 class TestTheDisk:
