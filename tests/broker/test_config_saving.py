@@ -10,7 +10,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from sparrowmq.broker import subscription_groups
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables, write_files
 from sparrowmq.broker.config_saving import (
@@ -28,6 +30,7 @@ from sparrowmq.broker.config_saving import (
     SaveWork,
 )
 from sparrowmq.broker.journal_records import FiledVersions, TopicTableChange, encode_changes
+from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE
 from sparrowmq.broker.topic_configs import plain
 from sparrowmq.errors import StoreError
@@ -37,12 +40,16 @@ from sparrowmq.protocol.bodies import (
     DataVersion,
     GroupPlan,
     RequestMode,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
     TopicConfigTable,
     decode_file,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.journal import Journal, list_segments
@@ -369,6 +376,59 @@ def test_long_journal_has_the_files_written_though_changes_keep_coming(disk: Dis
     disk.append()
     disk.pass_interval()
     assert disk.files == [AUDIT_FILE]
+
+
+@pytest.mark.parametrize("pops", [False, True])
+def test_offsets_of_groups_that_pop_wait_for_the_flush_of_the_logs_end(
+    disk: Disk, pops: bool
+) -> None:
+    store, offsets = disk.rig.broker.state.store, disk.rig.broker.state.offsets
+    disk.pass_interval()
+    store.append(Record(topic="T", queue_id=0, body=b"x"), timestamp_ms=1)
+    commit = offsets.commit_popped if pops else offsets.commit
+    commit("G", "T", 0, offset=0)
+    disk.files.clear()
+
+    disk.pass_interval()
+    assert (OFFSETS_FILE in disk.files) is not pops
+    work = store.flush_work()
+    work.run()
+    store.flush_done(work, None)
+    disk.pass_interval()
+    assert OFFSETS_FILE in disk.files
+
+
+def test_first_and_last_files(disk: Disk) -> None:
+    # On a full disk the offsets have the room of both files.
+    assert {OFFSETS_FILE, f"{OFFSETS_FILE}.bak"} <= set(disk.storage.list_names(CONFIG_DIRECTORY))
+    queue = MessageQueue("T", "broker-a", 0)
+    disk.rig.broker.state.locks.try_lock_batch("G", [queue], "c", now_ms=disk.rig.now_ms)
+    for _ in range(3):
+        disk.pass_interval()
+    disk.files.clear()
+
+    disk.stop()
+
+    # A lock keeps the rest of its lease.
+    assert LOCKS_FILE in disk.files
+
+
+def test_topic_without_a_name_has_that_of_its_entry(disk: Disk) -> None:
+    topics = disk.rig.broker.state.topics
+    nameless = TopicConfig(topic_name="", read_queue_nums=3, write_queue_nums=5, perm=4)
+    topics.load(TopicConfigTable(topic_config_table={"T": nameless}))
+
+    assert topics.find("T") == structs.replace(nameless, topic_name="T")
+
+
+def test_groups_are_made_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = SubscriptionGroups(auto_create=True)
+    groups.load(SubscriptionGroupTable())
+    monkeypatch.setattr(subscription_groups, "GROUPS_MAX", len(groups) + 1)
+
+    assert groups.may_create("GID_a")
+    groups.put(SubscriptionGroupConfig(group_name="GID_a"), timestamp_ms=1)
+    assert not groups.may_create("GID_b")
 
 
 def test_lock_waits_for_no_file(disk: Disk) -> None:

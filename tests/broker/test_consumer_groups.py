@@ -132,6 +132,15 @@ def test_changes_of_a_large_group_are_announced_at_once_and_then_gathered() -> N
     assert groups.due_changes(1_000) == []
 
 
+def test_changes_of_a_huge_group_are_gathered_for_a_second_at_most() -> None:
+    groups = ConsumerGroups(prompt_members_max=0, notice_pause_ms=1e6)
+    groups.heartbeat(data(on("T")), member("a"), FIRST)
+    group = groups.find("G")
+    assert group is not None
+
+    assert [groups.announce(group, now_ms) for now_ms in (0, 999, 1_000)] == [True, False, True]
+
+
 def test_gathered_change_of_a_group_that_is_gone_is_not_announced() -> None:
     groups = ConsumerGroups(prompt_members_max=0)
     groups.heartbeat(data(on("T")), member("a"), FIRST)

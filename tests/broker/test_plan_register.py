@@ -246,6 +246,25 @@ class TestOffers:
 
         assert "may have 3 queues" in offer(rig, a, a_plan()).remark
 
+    def test_groups_beyond_a_bound_get_no_loads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(plan_register, "PLANS_MAX", 1)
+        register = PlanRegister()
+
+        def loads(group: str, now_ms: int) -> object:
+            return register.look(
+                group,
+                client_id="a",
+                capacity_per_s=1,
+                known_epoch=0,
+                needs_loads=True,
+                listed=["a"],
+                progress=lambda: {QUEUES[0]: (1, 1)},
+                now_ms=now_ms,
+            ).loads
+
+        found = [loads(group, now_ms) for now_ms in (0, 10_000) for group in ("first", "second")]
+        assert [each is not None for each in found] == [False, False, True, False]
+
     def test_a_forgotten_plan_leaves_its_room_to_others(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -9,6 +9,7 @@ from tests.broker.conftest import send_fields
 from tests.broker.disk_machine import Losing, Machine
 
 from sparrowmq.broker.state import BrokerRefusal
+from sparrowmq.broker.topic_configs import inherit, plain
 from sparrowmq.model.names import CLOSED_TOPICS, dlq_topic, retry_topic
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
@@ -519,3 +520,10 @@ def _send_command(topic: str, opaque: int) -> RemotingCommand:
 
 def _shape(topic: Any) -> tuple[int, int, int]:
     return topic.read_queue_nums, topic.write_queue_nums, topic.perm
+
+
+def test_topic_is_made_with_no_fewer_queues_than_none() -> None:
+    template = plain("TBW102", queue_count=8, perm=7)
+
+    found = [inherit(template, "T", queue_count=count) for count in (-3, 0, 4, 9)]
+    assert [topic.write_queue_nums for topic in found if topic] == [0, 0, 4, 8]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_table import ConfigTable
 from sparrowmq.broker.journal_records import TopicTableChange
@@ -90,7 +92,10 @@ class TopicConfigs(ConfigTable[TopicConfig, TopicTableChange]):
 
     def load(self, table: TopicConfigTable) -> None:
         """Load the table of a file; later additions count as changes."""
-        self._configs = {name: _named(name, t) for name, t in table.topic_config_table.items()}
+        self._configs = {
+            name: each if each.topic_name == name else structs.replace(each, topic_name=name)
+            for name, each in table.topic_config_table.items()
+        }
         self._version = table.data_version
         self._plain.clear()
 
@@ -197,10 +202,6 @@ def plain(
         perm=perm,
         topic_sys_flag=sys_flag,
     )
-
-
-def _named(name: str, topic: TopicConfig) -> TopicConfig:
-    return topic if topic.topic_name == name else plain(name, queue_count=topic.read_queue_nums)
 
 
 def _system_topics(config: BrokerConfig) -> tuple[TopicConfig, ...]:
