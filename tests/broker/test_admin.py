@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -432,6 +433,26 @@ def test_lost_name_server_is_told_again_after_a_second(rig: Any) -> None:
 
     assert early is None
     assert rig.broker.registration_work() is not None
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_whole_table_is_registered_again_over_a_new_connection(
+    make_rig: Callable[..., Any], is_lost: bool
+) -> None:
+    rig = make_rig(name_servers=("n:1",))
+
+    def register() -> int:
+        operation = rig.operations.pop()
+        code: int = operation.send(None).request.code
+        with suppress(StopIteration):
+            operation.send(RemotingCommand(code=0, ext_fields={"changed": "false"}))
+        return code
+
+    assert register() == RequestCode.REGISTER_BROKER
+    rig.host.connection_lost("n:1" if is_lost else "n:2")
+    rig.advance(1_000 if is_lost else rig.config.registration_interval_ms)
+
+    assert (register() == RequestCode.QUERY_DATA_VERSION) is not is_lost
 
 
 @pytest.mark.parametrize("name_servers", [("silent", "other"), ("other", "silent")])

@@ -24,8 +24,10 @@ def sent(rig: Any) -> Any:
     return rig
 
 
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR])
-def test_send_whose_flush_lacks_a_descriptor_or_memory_is_answered_by_the_next(
+@pytest.mark.parametrize(
+    "code", [errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR]
+)
+def test_send_whose_flush_lacks_a_thread_descriptor_or_memory_is_answered_by_the_next(
     sent: Any, code: int
 ) -> None:
     sent.work(error=OSError(code, "short"))
@@ -37,6 +39,15 @@ def test_send_whose_flush_lacks_a_descriptor_or_memory_is_answered_by_the_next(
     assert before == []
     assert [reply.code for reply in sent.replies(sent.outputs)] == [ResponseCode.SUCCESS]
     assert len(sent.records("T")) == 1
+
+
+def test_flush_rests_after_a_shortage_until_the_next_tick(sent: Any) -> None:
+    sent.work(error=OSError(errno.EMFILE, "short"))
+    rests = sent.broker.flush_work(now_ms=sent.now_ms)
+    sent.broker.tick(now_ms=sent.now_ms, timestamp_ms=sent.timestamp_ms)
+
+    assert rests is None
+    assert sent.broker.flush_work(now_ms=sent.now_ms) is not None
 
 
 def test_shortage_is_logged_once_until_a_flush_succeeds(sent: Any) -> None:
