@@ -249,6 +249,7 @@ def test_changes_behind_a_damaged_file_are_added_to_its_backup(disk: Disk) -> No
 
     saved = read_tables(disk.storage)
 
+    assert saved.tables.topics is not None
     assert "first" in saved.tables.topics.topic_config_table
     assert "third" in {c.name for c in saved.tables.changes if isinstance(c, TopicTableChange)}
     assert len(saved.losses) == 1

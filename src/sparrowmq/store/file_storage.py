@@ -280,7 +280,8 @@ class FileStorage:
         minutes.
         """
         names = self._with_parents(directories)
-        syncs = [*(file.sync for file in files), *(partial(sync_names, each) for each in names)]
+        syncs: list[Callable[[], None]] = [file.sync for file in files]
+        syncs += [partial(sync_names, each) for each in names]
         if len(syncs) <= _SYNCS_ALONE_MAX:
             for sync in syncs:
                 sync()
