@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from small_stores import SMALL, all_records, flush, open_store
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.errors import StoreError, UsageError
 from sparrowmq.hosting import store_backup
+from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
 from sparrowmq.protocol.record import Record, encode_host
 from sparrowmq.store.file_storage import FileStorage
@@ -172,3 +174,15 @@ def test_messages_that_expire_during_the_copying_leave_no_gap(
     assert 10 <= len(all_records(store)) < 25
     copied.close()
     store.close()
+
+
+def test_a_store_is_held_while_it_is_checked(tmp_path: Path) -> None:
+    open_store(FileStorage(tmp_path)).close()
+    (tmp_path / "commitlog").mkdir()
+
+    with suppress(ZeroDivisionError), checking(tmp_path) as findings:
+        assert {each.state for each in findings} == {Soundness.SOUND}
+        with pytest.raises(StoreError, match="in use"):
+            FileStorage(tmp_path).lock()
+        raise ZeroDivisionError
+    open_store(FileStorage(tmp_path)).close()

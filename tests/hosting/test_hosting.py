@@ -75,16 +75,20 @@ def test_embedded_cluster_needs_none_of_the_extras(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("host", "words"),
+    ("host", "options", "words"),
     [
-        ("0.0.0.0", "--host 0.0.0.0 can be reached from other machines"),
-        ("two..dots", "--host 'two..dots' is not an address of this machine"),
+        ("0.0.0.0", "", "--host 0.0.0.0 can be reached from other machines"),
+        # Peers without TLS show no certificate.
+        ("0.0.0.0", "--tls-client-ca=ca --tls-mode=permissive", "--host 0.0.0.0 can be reached"),
+        ("two..dots", "", "--host 'two..dots' is not an address of this machine"),
     ],
 )
-def test_wrong_setting_is_one_line_and_code_2(host: str, words: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sparrowmq.hosting", "--data", str(tmp_path)]
+def test_wrong_setting_is_one_line_and_code_2(
+    host: str, options: str, words: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "sparrowmq.hosting", "--data", str(tmp_path), "--host", host]
     ended = subprocess.run(
-        [*command, "--host", host], capture_output=True, text=True, check=False, timeout=60
+        [*command, *options.split()], capture_output=True, text=True, check=False, timeout=60
     )
 
     assert ended.returncode == 2
