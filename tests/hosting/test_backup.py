@@ -109,6 +109,9 @@ def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> N
         back_up(tmp_path, tmp_path / "copy")
     with pytest.raises(UsageError, match=r"is in .*, which is to be copied"):
         back_up(store, store / "copy")
+    (tmp_path / "link").symlink_to(store)
+    with pytest.raises(UsageError, match=r"is in .*, which is to be copied"):
+        back_up(store, tmp_path / "link" / "copy")
     with pytest.raises(UsageError, match="is there already"):
         back_up(store, full)
     assert back_up(store, tmp_path / "copy") == 0

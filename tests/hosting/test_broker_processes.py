@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from sparrowmq.hosting import broker_processes
-from sparrowmq.hosting.broker_processes import BrokerProcess, Place
+from sparrowmq.hosting.broker_processes import BrokerProcess, Place, nth
 
 REPORT = '{"failures": [], "obstacles": ["it is full"]}'
 # Prints lines that are not a reports, as a library may; ends once a file is there.
@@ -28,7 +28,8 @@ os.unlink(sys.argv[1])
 
 
 @pytest_asyncio.fixture
-async def process(tmp_path: Path) -> AsyncIterator[BrokerProcess]:
+async def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BrokerProcess]:
+    monkeypatch.setattr(broker_processes, "_RESTART_S", 0.01)
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "end")]
     process = BrokerProcess(Place("broker-a", "store", 1), lambda _: b"", command)
     await process.start()
@@ -52,6 +53,12 @@ async def until_gone(process: BrokerProcess) -> None:
             await asyncio.sleep(0.01)
 
 
+def test_places_are_numbered_and_any_free_port_stays_one() -> None:
+    assert nth(1, name="b", port=10911) == Place("b", "store", 10911)
+    assert nth(3, name="b", port=10911) == Place("b-3", "store-3", 10931)
+    assert nth(3, name="b", port=0) == Place("b-3", "store-3", 0)
+
+
 async def test_lines_that_are_no_reports_end_no_keeper(
     process: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,15 +75,17 @@ async def test_a_failed_start_is_not_the_last(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(broker_processes, "_RESTART_S", 0.01)
     await until_full(process)
     monkeypatch.setattr(process, "_command", [str(tmp_path / "no program")])
 
     (tmp_path / "end").touch()
     await until_gone(process)
     async with asyncio.timeout(30):
-        while "broker-a cannot be started" not in caplog.messages:
+        while caplog.messages.count("broker-a cannot be started") < 3:
             await asyncio.sleep(0.01)
     monkeypatch.undo()
+    ends = [each.args for each in caplog.records if "is started again" in each.msg]
+    # Name, exit code and pause.
+    assert [args[2] for args in ends[:3] if isinstance(args, tuple)] == [0.01, 0.02, 0.04]
 
     await until_full(process)
