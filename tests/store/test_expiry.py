@@ -22,6 +22,7 @@ from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.results import QueryResult
 from sparrowmq.store.retention import HOUR_MS, Retention, RetentionConfig
+from sparrowmq.store.store_check import Soundness, StoreCheck
 from steps import run_steps
 
 CONFIG = StoreConfig(
@@ -264,12 +265,16 @@ def test_a_queue_without_messages_keeps_its_next_offset(
     for _ in range(3):
         bounds.append((store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)))
         store.close()
+        # As a file manager leaves it in each directory that it shows.
+        for directory in ("commitlog", "consumequeue/quiet/0", "index"):
+            storage.create(f"{directory}/.DS_Store", size=5)
+        assert {each.state for each in StoreCheck(storage, CONFIG).run()} == {Soundness.SOUND}
         store = open_store(storage, CONFIG)
 
     assert bounds == [(12, 12)] * 3
     fill(store, new_record, range(60, 62), topic="quiet")
     assert [record.queue_offset for record in read(store, "quiet")] == [12, 13]
-    assert storage.list_names("consumequeue/quiet/0") == ["00000000000000000200"]
+    assert storage.list_names("consumequeue/quiet/0") == [".DS_Store", "00000000000000000200"]
 
 
 def test_the_queues_of_a_deleted_topic_go_with_its_last_message(

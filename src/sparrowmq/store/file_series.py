@@ -24,6 +24,11 @@ class DamagedSeries(StoreError):
     """A file of a series is missing or shorter than it was."""
 
 
+def list_visible(storage: Storage, directory: str) -> list[str]:
+    """Return the sorted names in a directory that are not hidden, as `.DS_Store` is."""
+    return [name for name in storage.list_names(directory) if not name.startswith(".")]
+
+
 class FileSeries:
     """A series of files.
 
@@ -59,8 +64,11 @@ class FileSeries:
         self.mend(repair=repair)
 
     def open(self) -> None:
-        """Open the existing files. Raises: DamagedSeries for a name that is not a position."""
-        for name in self._storage.list_names(self._directory):
+        """Open the existing files, but for hidden ones, which other programs leave.
+
+        Raises: DamagedSeries for another name that is not a position.
+        """
+        for name in list_visible(self._storage, self._directory):
             if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
                 raise DamagedSeries(
                     f"{self._directory}/{name} is not a file of the store; move it elsewhere"

@@ -24,7 +24,7 @@ from sparrowmq.store.consume_queue import (
     FILLER_SIZE,
     filler_entries,
 )
-from sparrowmq.store.file_series import FileSeries
+from sparrowmq.store.file_series import FileSeries, list_visible
 from sparrowmq.store.index_file import HEADER_SIZE, decode_index_header, index_file_size
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.message_index import INDEX_DIRECTORY, LogKeys, find_counts
@@ -297,7 +297,7 @@ class StoreCheck:
         slot_count, entry_count = find_counts(self._storage, self._config)
         size = index_file_size(slot_count, entry_count)
         keys = None if log is None else _KeysOfLog(log, self._log_end)
-        for name in self._storage.list_names(INDEX_DIRECTORY):
+        for name in list_visible(self._storage, INDEX_DIRECTORY):
             path = f"{INDEX_DIRECTORY}/{name}"
             file = self._storage.open(path)
             try:
@@ -344,7 +344,7 @@ class StoreCheck:
 
     def _sizes(self, directory: str) -> dict[str, int]:
         sizes: dict[str, int] = {}
-        for name in self._storage.list_names(directory):
+        for name in list_visible(self._storage, directory):
             file = self._storage.open(f"{directory}/{name}")
             sizes[file.path] = file.size
             file.close()
