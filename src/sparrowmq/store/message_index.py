@@ -381,14 +381,6 @@ class MessageIndex:
         """Whether entries are not synced yet."""
         return self.failure is None and self._next_mark() != self.mark
 
-    def loaded(self, flush: IndexFlush) -> None:
-        """Process the outcome of the first `flush.run()`.
-
-        If this flush failed, slots may name discarded entries, and no entries may be added.
-        """
-        self.failure = flush.error
-        self.flush_done(flush)
-
     def flush_done(self, flush: IndexFlush) -> None:
         """Process the outcome of `flush.run()`.
 

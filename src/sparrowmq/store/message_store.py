@@ -224,11 +224,11 @@ class MessageStore:
         # The recovered state, and the mark with the flush mode of later entries, must be on the
         # disk before the first message is accepted.
         work = self._take_work(with_checkpoint=True)
-        work.run()
-        self._note_checkpoint(work)
+        self._finish(work)
         self._checkpoint_from_timestamp_ms = timestamp_ms
         if work.index is not None:
-            self._index.loaded(work.index)
+            # Slots may name discarded entries until they are written.
+            self._index.failure = work.index.error
         self._storage.sync_directory("")
         return report
 
@@ -263,7 +263,6 @@ class MessageStore:
                 if self._work is not None:
                     self._finish(self._work)
                 self._finish(self._take_work(with_checkpoint=False))
-                self.flushed_position = self._log.end
                 self.dispatch()
                 self._index.build(self.readable_position, _INDEX_REST_BYTES_MAX)
                 self.queues.write_tails()
@@ -286,8 +285,7 @@ class MessageStore:
 
     def _finish(self, work: FlushWork) -> None:
         work.run()
-        if work.index is not None:
-            self._index.flush_done(work.index)
+        self._note_synced(work)
 
     def _release(self) -> None:
         self._log.files.close()
@@ -621,12 +619,12 @@ class MessageStore:
         if error is not None:
             self.failure = error
             return
+        self._note_synced(work)
+
+    def _note_synced(self, work: FlushWork) -> None:
         self.flushed_position = work.end_position
-        self._note_checkpoint(work)
         if work.index is not None:
             self._index.flush_done(work.index)
-
-    def _note_checkpoint(self, work: FlushWork) -> None:
         if work.checkpoint is not None and work.checkpoint.mark is not None:
             self._checkpointed_position = work.checkpoint.mark.end_position
 
@@ -684,13 +682,12 @@ class MessageStore:
         A queue whose entries cannot be written, as on a full disk, is left to the next call.
         """
         self._seen_end = self._log.end
-        pending = self._pending
-        ready = take_readable(pending, self.readable_position)
+        ready = take_readable(self._pending, self.readable_position)
         if not ready:
             return []
         if left_out := self.queues.append(ready):
             left = [d for d in ready if (d.topic, d.queue_id) in left_out]
-            pending.extendleft(reversed(left))
+            self._pending.extendleft(reversed(left))
             ready = [d for d in ready if (d.topic, d.queue_id) not in left_out]
         if ready:
             self._dispatched_timestamp_ms = ready[-1].store_timestamp_ms
@@ -881,13 +878,11 @@ class MessageStore:
         Args:
             has_topic: returns whether a topic's queues stay even without messages.
         """
-        if self._expiry.is_swept or not self.is_writable:
+        is_syncing = self._work is not None and self._work.checkpoint is not None
+        if is_syncing or self._expiry.is_swept or not self.is_writable:
             return
-        if self._work is not None and self._work.checkpoint is not None:
-            return
-        self.queues.note_changed(
-            self._expiry.sweep(self.queues.by_key, count_max=count_max, has_topic=has_topic)
-        )
+        swept = self._expiry.sweep(self.queues.by_key, count_max=count_max, has_topic=has_topic)
+        self.queues.note_changed(swept)
 
     @property
     def begin_position(self) -> int:
