@@ -144,6 +144,30 @@ def test_replies_behind_what_was_written_say_that_the_message_is_lost() -> None:
     assert len(pending) == 0
 
 
+@pytest.mark.parametrize("is_sync", [False, True])
+def test_lost_message_is_told_though_a_reply_that_waited_for_a_round_came_behind_it(
+    *, is_sync: bool
+) -> None:
+    journal = Rounds()
+    pending = PendingReplies(journal, Rounds())
+    kept, lost = reply(1), reply(2)
+    pending.add_for_rounds(
+        kept, journal_round=journal.ask(), position=10, waits_for_flush=is_sync, now_ms=0
+    )
+    pending.add(reply(0), position=5, waits_for_flush=is_sync, now_ms=0)
+    pending.add(lost, position=20, waits_for_flush=is_sync, now_ms=0)
+    journal.begin()
+    journal.finish()
+    assert pending.note_rounds() == []
+
+    outputs = pending.fail_unwritten(10, "no space left", now_ms=0)
+    outputs += pending.note_flushed(10, now_ms=0)
+
+    codes = {each.command.opaque: each.command.code for each in outputs if isinstance(each, Reply)}
+    assert codes == {0: 0, 1: 0, 2: ResponseCode.SERVICE_NOT_AVAILABLE}
+    assert len(pending) == 0
+
+
 def test_latency_counts_a_group_with_the_time_of_its_first() -> None:
     pending = make()
     for at in range(4):

@@ -1,14 +1,15 @@
 """Replies that wait until the confirmed change is written, flushed, saved or registered.
 
 Replies to sends wait for a position of the commit log: until the log is written up to it, at the
-end of the turn, or until the log is flushed up to it. These replies come in the order of their
-positions, so they wait in queues. Replies to changes of topics and groups wait for rounds of
-journalling and registration. They are few, so they wait in a list. A reply that waits for a round
-and a position waits in the list first.
+end of the turn, or until the log is flushed up to it. These replies wait in queues, in the order of
+their positions. Replies to changes of topics and groups wait for rounds of journalling and
+registration. They are few, so they wait in a list. A reply that waits for a round and a position
+waits in the list first, and may then have the position of an earlier turn.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -80,11 +81,11 @@ class PendingReplies:
         if not waits_for_flush:
             if position <= self._written_position:
                 return (reply,)
-            self._for_write.append(_Awaiting(position, now_ms, reply))
+            _enqueue(self._for_write, _Awaiting(position, now_ms, reply))
             return ()
         if position <= self._flushed_position:
             return (reply,)
-        self._for_flush.append(_Awaiting(position, now_ms, reply))
+        _enqueue(self._for_flush, _Awaiting(position, now_ms, reply))
         connection = reply.connection
         count = self._in_flight.get(connection, 0) + 1
         self._in_flight[connection] = count
@@ -233,6 +234,14 @@ class PendingReplies:
         if count <= IN_FLIGHT_MAX // 2 and connection in self._paused:
             self._paused.discard(connection)
             released.append(ResumeReading(connection))
+
+
+def _enqueue(waiting: deque[_Awaiting], entry: _Awaiting) -> None:
+    """Add a reply in the order of positions: the end of the queue decides what is lost."""
+    if waiting and waiting[-1].position > entry.position:
+        insort(waiting, entry, key=lambda each: each.position)
+    else:
+        waiting.append(entry)
 
 
 def _failed(reply: Reply | Written, code: ResponseCode, remark: str | None = None) -> Reply:
