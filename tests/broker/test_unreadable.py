@@ -7,11 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.broker.conftest import pull_fields, send_fields
 from tests.broker.disk_machine import GROUP, Machine
 
 from sparrowmq.model.names import POP_LOG_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import INIT_MIN, PopMessageRequestHeader, decode_popped
 from sparrowmq.serving.connections import Fact
@@ -91,6 +92,28 @@ def test_popped_message_is_a_dead_letter_once_it_can_be_read(machine: Machine) -
     machine.pass_time(10_000)
 
     assert machine.bodies(f"%DLQ%{GROUP}") == [b"m"]
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.PULL_MESSAGE, {"sysFlag": "6", "suspendTimeoutMillis": "9000"}),
+        (
+            RequestCode.POP_MESSAGE,
+            {"invisibleTime": "1", "pollTime": "9000", "bornTime": "0", "initMode": "0"},
+        ),
+    ],
+)
+def test_waiting_pull_or_pop_is_answered_whose_message_cannot_be_read(
+    machine: Machine, code: int, fields: dict[str, str]
+) -> None:
+    assert machine.serve(code, pull_fields("T", 0, **fields)) == []
+
+    machine.storage.read_error = UNREADABLE
+    waiting, sent = machine.serve(RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), b"m")[::-1]
+
+    assert (waiting.code, sent.code) == (ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS)
+    assert str(UNREADABLE) in (waiting.remark or "")
 
 
 def test_entries_of_queues_that_cannot_be_written_are_told_once(

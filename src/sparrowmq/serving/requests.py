@@ -6,6 +6,7 @@ Tests: test_refusals.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -137,25 +138,30 @@ def answer_in_steps(request: Request, steps: Steps) -> Sequence[Output]:
     return [Produce(request.connection, step)]
 
 
+def answer_later(request: Request, make: Callable[[], Sequence[Output]]) -> Produce:
+    """Make the answer to a request that has waited; errors become answers."""
+    return Produce(request.connection, partial(_try, request, make))
+
+
 def serve_aside(request: Request, serve: Callable[[], Sequence[Output]]) -> Sequence[Output]:
     """Serve a request in a thread, beside the loop; errors become answers.
 
     Args:
         serve: serves the request; it reads only what never changes, or under a lock.
     """
-
-    def run() -> Sequence[Output]:
-        try:
-            return serve()
-        except _ANSWERED as error:
-            return _answer_error(request, error)
-
-    return (Aside(request.connection, request.command, run),)
+    return (Aside(request.connection, request.command, partial(_try, request, serve)),)
 
 
 def answer_aside(request: Request, body: msgspec.Struct) -> Sequence[Output]:
     """Answer with a body that may have an entry for each queue: a thread encodes it."""
     return serve_aside(request, lambda: answer(request, body=encode_body(body)))
+
+
+def _try(request: Request, serve: Callable[[], Sequence[Output]]) -> Sequence[Output]:
+    try:
+        return serve()
+    except _ANSWERED as error:
+        return _answer_error(request, error)
 
 
 def _answer_error(request: Request, error: Exception) -> Sequence[Output]:

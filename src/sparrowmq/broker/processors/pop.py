@@ -184,11 +184,7 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
 
 def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
     """Answer a pop that waited, unless there is nothing for it yet."""
-    try:
-        _refuse_while_failing(state)
-    except Refusal as refusal:
-        refused = response_to(held.command, refusal.code, remark=refusal.remark)
-        return [Reply(held.connection, refused)]
+    _refuse_while_failing(state)
     taken = _take(state, checked, now_ms=state.now_ms, timestamp_ms=state.timestamp_ms)
     if taken.queues:
         return _answer(state, held.connection, held.command, checked, taken)

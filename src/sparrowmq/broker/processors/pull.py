@@ -42,7 +42,7 @@ from sparrowmq.serving.connections import (
     ResumeReading,
     Written,
 )
-from sparrowmq.serving.requests import FAQ, Refusal, Request, typed_header
+from sparrowmq.serving.requests import FAQ, Refusal, Request, answer_later, typed_header
 from sparrowmq.store.results import Dispatched, GetResult, GetStatus
 
 _CODES = {
@@ -107,7 +107,7 @@ def hold(state: BrokerState, held: HeldPull) -> list[Output]:
     outputs: list[Output] = []
     evicted = state.holds.hold(held)
     if evicted is not None:
-        outputs.append(_answer_later(evicted))
+        outputs.append(_answer_later(state, evicted))
     if state.holds.is_now_full(held.connection):
         outputs.append(PauseReading(held.connection))
     return outputs
@@ -126,13 +126,14 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
 def answer_released(state: BrokerState) -> list[Output]:
     """Answer some of the pulls that no longer wait; call again while `PullHold.has_ended`."""
     holds = state.holds
-    outputs: list[Output] = [_answer_later(held) for held in holds.release()]
+    outputs: list[Output] = [_answer_later(state, held) for held in holds.release()]
     outputs += map(ResumeReading, holds.take_drained())
     return outputs
 
 
-def _answer_later(held: HeldPull) -> Produce:
-    return Produce(held.connection, partial(held.answer, held))
+def _answer_later(state: BrokerState, held: HeldPull) -> Produce:
+    request = Request(held.command, held.connection, state.now_ms, state.timestamp_ms)
+    return answer_later(request, partial(held.answer, held))
 
 
 def _answer(
