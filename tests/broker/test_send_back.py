@@ -87,6 +87,15 @@ def test_message_that_may_not_be_retried_is_a_dead_letter(rig: Any, fields: dict
     assert (topic.read_queue_nums, topic.perm) == (1, 6)
 
 
+def test_dead_letter_whose_properties_leave_no_room_for_its_origin_has_none(rig: Any) -> None:
+    assert rig.send(rig.connect(), body=b"b", properties="k" + "v" * 32_700).code == 0
+
+    assert send_back(rig, 0, delayLevel="-1").code == 0
+
+    (record,) = rig.records("%DLQ%GID_c")
+    assert (record.body, len(parse_properties(record.properties)["k"])) == (b"b", 32_700)
+
+
 def test_old_clients_own_limit_is_not_read(rig: Any) -> None:
     rig.send(rig.connect())
 

@@ -11,7 +11,7 @@ from tests.broker.conftest import pull_fields, send_fields
 from tests.broker.disk_machine import GROUP, Machine
 
 from sparrowmq.model.names import POP_LOG_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
-from sparrowmq.protocol.bodies import SubscriptionGroupConfig
+from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import INIT_MIN, PopMessageRequestHeader, decode_popped
@@ -159,6 +159,42 @@ def test_damaged_records_that_nobody_pulls_are_passed_over_and_told(machine: Mac
         f"damaged records are passed over: {topic} queue 0 offset 0 at log position "
         for topic in (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC)
     ]
+
+
+def send_largest(machine: Machine, topic: str, properties: str = "") -> None:
+    """Send the largest message that fits into a file of the log."""
+    fields, size = send_fields(topic, 0, properties), 65_536 - 100
+    while machine.call(RequestCode.SEND_MESSAGE_V2, fields, bytes(size)) != ResponseCode.SUCCESS:
+        size -= 1
+
+
+@pytest.mark.parametrize("delays", DELAYS.values(), ids=DELAYS)
+def test_message_too_large_with_its_real_topic_is_told_and_delays_no_later_one(
+    machine: Machine, delays: list[str]
+) -> None:
+    topic = TopicConfig(topic_name="T" * 120, read_queue_nums=1, write_queue_nums=1)
+    machine.broker.state.put_topic(topic, timestamp_ms=machine.now_ms)
+    send_largest(machine, topic.topic_name, delays[0])
+    machine.pass_time(100)
+    machine.send(b"later", delays[-1])
+    machine.outputs.clear()
+    machine.pass_time(3_000)
+
+    assert machine.bodies("T") == [b"later"]
+    assert machine.bodies(topic.topic_name) == []
+    assert len([each for each in machine.outputs if isinstance(each, Fact) and each.error]) == 1
+
+
+def test_message_too_large_for_a_dead_letter_is_told(machine: Machine) -> None:
+    group = SubscriptionGroupConfig(group_name=GROUP, retry_max_times=0)
+    machine.broker.state.put_group(group, timestamp_ms=machine.now_ms)
+    send_largest(machine, "T")
+    assert len(pop(machine)) == 1
+    machine.outputs.clear()
+    machine.pass_time(3_000)
+
+    assert len(machine.broker.state.pops) == 0
+    assert len([each for each in machine.outputs if isinstance(each, Fact) and each.error]) == 1
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,14 @@ class DelaySchedule:
                 record is not None and before is not None and before.has(record, due_ms=due_ms)
             )
             if record is not None and not was_put and has_topic(record.topic):
-                if store.put(record, timestamp_ms=timestamp_ms).status is not PutStatus.PUT_OK:
+                status = store.put(record, timestamp_ms=timestamp_ms).status
+                if status is PutStatus.SERVICE_NOT_AVAILABLE:
                     break
-                count += 1
+                if status is PutStatus.PUT_OK:
+                    count += 1
+                else:
+                    # With its real topic, whose name is longer, it fits into no file of the log.
+                    store.note_damaged(SCHEDULE_TOPIC, queue_id, offset)
             offset += 1
             known_ms = latest_ms
             self._offsets[level] = offset

@@ -238,8 +238,13 @@ class TimerMessages:
         record.topic, record.queue_id = topic, queue_id
         if self._was_delivered(record, properties):
             return False
-        result = self._store.put(record, timestamp_ms=timestamp_ms)
-        return True if result.status is PutStatus.PUT_OK else None
+        status = self._store.put(record, timestamp_ms=timestamp_ms).status
+        if status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return None
+        if status is not PutStatus.PUT_OK:
+            # With its real topic, whose name is longer, it fits into no file of the log.
+            self._store.note_damaged(TIMER_TOPIC, 0, offset)
+        return status is PutStatus.PUT_OK
 
     def _was_delivered(self, record: Record, properties: Mapping[str, str]) -> bool:
         """Return whether a message, with its real place, was delivered before the start."""

@@ -726,8 +726,11 @@ def _put_dead_letter(
     if record is None:
         return True
     record.reconsume_times += queue.flights[offset].next_times
-    result = put_dead_letter(state, record, key.group, timestamp_ms=timestamp_ms)
-    return result.status is not PutStatus.SERVICE_NOT_AVAILABLE
+    status = put_dead_letter(state, record, key.group, timestamp_ms=timestamp_ms).status
+    if status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
+        # With the topic's longer name it fits into no file of the log.
+        state.store.note_damaged(key.topic, key.queue_id, offset)
+    return status is not PutStatus.SERVICE_NOT_AVAILABLE
 
 
 def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:

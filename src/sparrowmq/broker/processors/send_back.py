@@ -35,7 +35,7 @@ from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.serving.access_control import Permission
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import FAQ, Refusal, Request, answer
-from sparrowmq.store.results import PutResult
+from sparrowmq.store.results import PutResult, PutStatus
 
 # The first retry waits for level 3, 10 s.
 _FIRST_RETRY_LEVEL = 3
@@ -92,14 +92,21 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
 def put_dead_letter(
     state: BrokerState, record: Record, group: str, *, timestamp_ms: int
 ) -> PutResult:
-    """Store a copy of a message among the dead letters of a group."""
+    """Store a copy of a message among the dead letters of a group.
+
+    Its origin is left out if its properties leave no room for that.
+    """
     name = dlq_topic(group)
     find_or_create_plain(state, name, queue_count=1, timestamp_ms=timestamp_ms)
     properties = _with_origin(record)
     properties[PROPERTY_DELAY_LEVEL] = "0"
     record.topic, record.queue_id = name, 0
-    record.properties = encode_properties(properties)
     record.store_host = state.store_host
+    own, record.properties = record.properties, encode_properties(properties)
+    result = state.store.put(record, timestamp_ms=timestamp_ms)
+    if result.status in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
+        return result
+    record.properties = own
     return state.store.put(record, timestamp_ms=timestamp_ms)
 
 
