@@ -11,6 +11,7 @@ from sparrowmq.broker import route_questions
 from sparrowmq.broker.config_files import read_tables
 from sparrowmq.broker.config_saving import SavedTables
 from sparrowmq.broker.journal_records import RequestModeChange, decode_changes
+from sparrowmq.broker.processors import assignments
 from sparrowmq.protocol.bodies import QueueData, RequestMode, TopicRouteData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -225,6 +226,16 @@ class TestQuestions:
         self, group: Any, fields: dict[str, Any], code: int
     ) -> None:
         assert set_mode(group, **fields).code == code
+
+    def test_modes_are_bounded_and_a_mode_may_still_change(
+        self, group: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(assignments, "MODES_MAX", 1)
+        codes = [set_mode(group, **fields).code for fields in ({}, {"mode": "PULL"})]
+        refused = set_mode(group, consumerGroup="GID_other")
+
+        assert codes == [ResponseCode.SUCCESS] * 2
+        assert (refused.code, len(group.broker.state.modes)) == (ResponseCode.SYSTEM_ERROR, 1)
 
     def test_the_table_is_answered_as_rocketmq_writes_it(self, group: Any) -> None:
         set_mode(group, share=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -68,6 +69,11 @@ HOSTILE = {
     "blanks": DIALECT + b" " * (BODY_BYTES_MAX - 100) + b"}",
     "nulls": fill(PLAIN + b'"producerDataSet":[', b'{"groupName":null}', b"]}"),
     "groups": fill(PLAIN + b'"consumerDataSet":[', b'{"groupName":"p"}', b"]}"),
+    "bits": fill(
+        b'{"acks":[',
+        b'{"c":"G","t":"T","so":0,"q":0,"pt":1,"it":1,"b":"%b"}' % b64encode(b"\x55" * 3_072),
+        b"]}",
+    ),
     "groups at the limit": repeat(
         PLAIN + b'"consumerDataSet":[', b'{"groupName":"p"}', b"]}", PLAIN_MARKS_MAX // 3 - 20
     ),

@@ -291,6 +291,11 @@ def test_pop_that_is_not_allowed_is_refused(
     assert ask(rig, **fields).code == code
 
 
+def test_topic_without_queues_has_nothing_to_pop(rig: Any) -> None:
+    rig.create_topic("none", 0)
+    assert pop(rig, topic="none") == []
+
+
 def held(rig: Any, **fields: Any) -> Any:
     """Pop with a wait; return the function that returns the answers so far."""
     connection = rig.connect()

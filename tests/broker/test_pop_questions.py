@@ -98,6 +98,8 @@ def test_batch_without_or_with_too_many_acknowledgements_is_refused(
     assert ack(rig) == ResponseCode.NO_MESSAGE
     assert ack(rig, one, one) == ResponseCode.MESSAGE_ILLEGAL
     assert ack(rig, one | {"b": "A" * 5_000}) == ResponseCode.SYSTEM_ERROR
+    monkeypatch.setattr(pop_processor, "ACKED_PER_BATCH_MAX", 1)
+    assert ack(rig, one | {"b": b64encode(b"\x03").decode()}) == ResponseCode.MESSAGE_ILLEGAL
     assert left(rig) == [0]
 
 
@@ -152,6 +154,15 @@ def test_notification_waits_for_something_to_pop(rig: Any) -> None:
     pop(rig)
     none = call(rig, RequestCode.NOTIFICATION, queueId=-1, bornTime=0, pollTime=0)
     assert none.ext_fields == {"hasMsg": "false", "pollingFull": "false"}
+
+
+def test_notification_of_a_group_that_pulls_is_refused_and_keeps_it_from_no_pull(rig: Any) -> None:
+    rig.pull(rig.connect(), consumerGroup="G")
+    refused = call(rig, RequestCode.NOTIFICATION, bornTime=0, pollTime=5_000)
+
+    (pulled,) = rig.replies(rig.pull(rig.connect(), consumerGroup="G"))
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert pulled.code == ResponseCode.PULL_NOT_FOUND
 
 
 def test_polling_info_counts_waiting_pops(rig: Any) -> None:

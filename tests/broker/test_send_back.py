@@ -73,6 +73,16 @@ def test_level_asked_for_is_taken_and_bounded(rig: Any) -> None:
     assert [len(rig.records("SCHEDULE_TOPIC_XXXX", level - 1)) for level in (1, 18)] == [1, 1]
 
 
+def test_message_comes_again_in_a_retry_topic_that_was_made_without_queues(rig: Any) -> None:
+    rig.create_topic("%RETRY%GID_c", 0)
+    rig.send(rig.connect(), body=b"b")
+
+    assert send_back(rig, 0, delayLevel="1").code == 0
+    rig.advance(1_200)
+
+    assert [record.body for record in rig.records("%RETRY%GID_c")] == [b"b"]
+
+
 @pytest.mark.parametrize(
     "fields", [{"delayLevel": "-1"}, {"maxReconsumeTimes": "0"}, {"maxReconsumeTimes": "-1"}]
 )

@@ -101,6 +101,12 @@ def test_listed_settings_change_what_the_broker_does(rig: Any) -> None:
         (b"storePathRootDir=/", ResponseCode.NO_PERMISSION, "these can: fileReservedTime, "),
         (b"rocketmqHome=;touch x", ResponseCode.NO_PERMISSION, "cannot be changed"),
         (b"fileReservedTime=0", ResponseCode.SYSTEM_ERROR, "must be from 1 to 876000"),
+        pytest.param(
+            b"fileReservedTime=" + b"9" * 5_000,
+            ResponseCode.SYSTEM_ERROR,
+            "must be from 1 to 876000",
+            id="5000 digits",
+        ),
         (b"fileReservedTime=-1", ResponseCode.SYSTEM_ERROR, "is '-1'"),
         (b"diskSpaceCleanForciblyRatio=1", ResponseCode.SYSTEM_ERROR, "from 50 to 100"),
         (b"deleteWhen=25", ResponseCode.SYSTEM_ERROR, "deleteWhen: delete_when is '25'"),

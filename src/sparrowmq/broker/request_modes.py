@@ -51,6 +51,10 @@ class RequestModes:
         found = self._modes.get((topic, group))
         return found or RequestMode(topic=topic, consumer_group=group)
 
+    def has(self, topic: str, group: str) -> bool:
+        """Return whether a mode was set."""
+        return (topic, group) in self._modes
+
     def put(self, mode: RequestMode) -> None:
         """Set a group's mode for a topic."""
         key = mode.topic, mode.consumer_group

@@ -244,6 +244,11 @@ class BrokerState:
             or self.store.queues.max_offset(queue.topic, queue.queue_id) > 0
         )
 
+    def any_queue(self, topic: TopicConfig) -> int:
+        """Return a random queue id of a topic; 0 for a topic without queues."""
+        count = topic.write_queue_nums
+        return self.random_below(count) if count > 1 else 0
+
     def count_stored(self, topic: TopicConfig) -> int:
         """Return how many messages a topic has stored in all."""
         queues = range(max(topic.read_queue_nums, topic.write_queue_nums))

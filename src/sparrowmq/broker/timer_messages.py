@@ -64,7 +64,7 @@ WAITING_MAX = 1_000_000
 # The highest hash of a tag; times are higher.
 _HASH_MAX = 2**31 - 1
 # The offset of a recalled message.
-_RECALLED_OFFSET = "TIMER_DEL_QUEUE_OFFSET"
+RECALLED_OFFSET = "TIMER_DEL_QUEUE_OFFSET"
 # The most digits of a time in a property.
 _DIGITS_MAX = 15
 
@@ -326,7 +326,7 @@ class TimerMessages:
         properties = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
             PROPERTY_TIMER_DEL_UNIQKEY: f"{topic}_{msg_id}",
-            _RECALLED_OFFSET: str(offset),
+            RECALLED_OFFSET: str(offset),
             PROPERTY_REAL_TOPIC: topic,
             PROPERTY_REAL_QUEUE_ID: queue_id,
             PROPERTY_UNIQ_KEY: msg_id,
@@ -348,7 +348,7 @@ class TimerMessages:
         properties = {} if record is None else parse_properties(record.properties)
         if PROPERTY_TIMER_DEL_UNIQKEY not in properties:
             return False
-        recalled = _number(properties.get(_RECALLED_OFFSET))
+        recalled = _number(properties.get(RECALLED_OFFSET))
         # RocketMQ's recalls name no offset.
         if recalled is not None and recalled >= self._begin:
             self._recalled.pop(recalled, None)

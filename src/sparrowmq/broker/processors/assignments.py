@@ -125,7 +125,7 @@ def set_mode(state: BrokerState, request: Request) -> Sequence[Output]:
     if state.find_group(group, timestamp_ms=request.timestamp_ms) is None:
         remark = f"subscription group {group} does not exist"
         raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    if len(state.modes) >= MODES_MAX:
+    if len(state.modes) >= MODES_MAX and not state.modes.has(topic, group):
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"the limit is {MODES_MAX} request modes")
     before = state.modes.get(topic, group)
     state.modes.put(mode)

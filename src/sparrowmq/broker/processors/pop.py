@@ -92,6 +92,7 @@ DEAD_LETTER_RETRY_MS = 1_000
 CHANGES_PER_RECORD = 1_024
 _LOG_RECORDS_PER_READ, _LOG_BYTES_PER_READ = 1_024, 1 << 22
 ACKS_PER_BATCH_MAX = 1_024
+ACKED_PER_BATCH_MAX = ACKS_PER_BATCH_MAX * POP_COUNT_MAX
 # The messages of one batch whose tags are looked at to wake pops; more wake one another.
 _CODES_MAX = 32
 ALL_QUEUES = -1
@@ -248,15 +249,20 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
         )
     topic = find_queues(state, request, name, header.queue_id)
     find_consuming_group(state, request, group)
-    if state.pops.is_pulled(group, name, now_ms=request.now_ms):
-        raise Refusal(
-            ResponseCode.NO_PERMISSION,
-            f"group {group} pulls from topic {name}: a group consumes by queues or by messages, "
-            "and changes while all its members are stopped",
-        )
+    refuse_while_pulled(state, request, group, name)
     invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
     wanted = given_filter(name, header.exp, sub_version=0, expression_type=header.exp_type)
     return _Pop(header, topic, wanted, invisible_ms)
+
+
+def refuse_while_pulled(state: BrokerState, request: Request, group: str, topic: str) -> None:
+    """Refuse a pop, or a wait for one, of a group that consumes the topic by pulls."""
+    if state.pops.is_pulled(group, topic, now_ms=request.now_ms):
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"group {group} pulls from topic {topic}: a group consumes by queues or by messages, "
+            "and changes while all its members are stopped",
+        )
 
 
 def find_queues(state: BrokerState, request: Request, name: str, queue_id: int) -> TopicConfig:
@@ -285,7 +291,7 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
     header, topic = checked.header, checked.topic
     if header.queue_id == ALL_QUEUES:
         count = topic.read_queue_nums
-        first = state.pops.next_turn() % count
+        first = state.pops.next_turn() % max(1, count)
         queue_ids: Iterable[int] = ((first + at) % count for at in range(count))
     else:
         queue_ids = (header.queue_id,)
@@ -503,12 +509,21 @@ def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
             ResponseCode.MESSAGE_ILLEGAL,
             f"{len(body.acks)} acknowledgements; the limit is {ACKS_PER_BATCH_MAX}",
         )
+    acked, count = list[tuple[BatchAck, list[int]]](), 0
+    for each in body.acks:
+        acked.append((each, each.offsets()))
+        count += len(acked[-1][1])
+        if count > ACKED_PER_BATCH_MAX:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"more than {ACKED_PER_BATCH_MAX} messages in one batch of acknowledgements",
+            )
     _note_moved(state)
     _refuse_while_failing(state)
     left_out: dict[int, list[int]] = {}
-    for number, each in enumerate(body.acks):
+    for number, (each, offsets) in enumerate(acked):
         queue = state.pops.find(each.consumer_group, each.topic, each.queue_id)
-        ended, others = _split_batch(state, each, queue)
+        ended, others = _split_batch(state, each, offsets, queue)
         if others:
             left_out[number] = others
         if queue is not None and ended:
@@ -519,13 +534,13 @@ def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _split_batch(
-    state: BrokerState, batch: BatchAck, queue: PopQueue | None
+    state: BrokerState, batch: BatchAck, offsets: list[int], queue: PopQueue | None
 ) -> tuple[list[int], list[int]]:
     """Return the offsets of messages in flight that a batch ends, and those that it does not fit.
 
     Messages that have ended before are in neither.
     """
-    offsets, is_own = batch.offsets(), batch.mark == NORMAL_MARK
+    is_own = batch.mark == NORMAL_MARK
     named = batch.pop_timestamp_ms, batch.invisible_ms
     flights = [] if queue is None else list(map(queue.flights.get, offsets))
     first = flights[0] if flights else None

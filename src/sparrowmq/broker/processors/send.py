@@ -399,7 +399,7 @@ def _choose_queue(state: BrokerState, request: Request, topic: TopicConfig, queu
         )
     if queue_id >= 0:
         return queue_id
-    return state.random_below(count) if count > 1 else 0
+    return state.any_queue(topic)
 
 
 def _store_one(state: BrokerState, sent: _Sent) -> StoredSend:
@@ -614,6 +614,8 @@ def _wait_until(state: BrokerState, record: Record, due_ms: int, timestamp_ms: i
     find_or_create_plain(state, TIMER_TOPIC, queue_count=1, timestamp_ms=timestamp_ms)
     properties = parse_properties(record.properties)
     properties[PROPERTY_TIMER_OUT_MS] = str(due_ms)
+    # Only the broker's own records recall a message by its offset.
+    properties.pop(timer_messages.RECALLED_OFFSET, None)
     msg_id = properties.get(PROPERTY_UNIQ_KEY)
     handle = RecallHandle(record.topic, state.config.broker_name, due_ms, msg_id or "")
     _set_aside(record, properties, topic=TIMER_TOPIC, queue_id=0)

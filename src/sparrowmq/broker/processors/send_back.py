@@ -81,7 +81,7 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
     level = min(level, len(DELAY_LEVELS_MS))
     properties[PROPERTY_DELAY_LEVEL] = str(level)
     record.topic = topic.topic_name
-    record.queue_id = state.random_below(topic.write_queue_nums)
+    record.queue_id = state.any_queue(topic)
     schedule(record, properties, level=level)
     record.reconsume_times += 1
     record.store_host = state.store_host

@@ -27,6 +27,7 @@ from sparrowmq.store.retention import RESERVED_HOURS_MAX, RetentionConfig
 # MessageStoreConfig.messageDelayLevel.
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _BODY_BYTES_MAX = 16_384
+_DIGITS_MAX = 18
 
 
 class Changeable(NamedTuple):
@@ -107,7 +108,8 @@ def _parse_value(name: str, text: str, change: Changeable) -> Any:
         if text not in ("true", "false"):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"{name} is {text!r}; give true or false")
         return text == "true"
-    if not (text.isascii() and text.isdigit() and change.low <= int(text) <= change.high):
+    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    if not (is_number and change.low <= int(text) <= change.high):
         raise Refusal(
             ResponseCode.SYSTEM_ERROR,
             f"{name} is {text[:40]!r}; it must be from {change.low} to {change.high}",
