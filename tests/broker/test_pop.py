@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.broker import pop_queues
+from sparrowmq.broker import message_filter, pop_queues
 from sparrowmq.broker.config_files import read_tables
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
@@ -25,6 +25,7 @@ from sparrowmq.protocol.pop_handle import (
 from sparrowmq.protocol.record import BatchEntry, Record, decode_record, encode_batch
 from sparrowmq.protocol.subscription import tags_code
 from sparrowmq.serving.connections import Fact, Output
+from sparrowmq.store import queue_reader
 from sparrowmq.store.file_storage import FileStorage
 
 MINUTE_MS = 60_000
@@ -420,6 +421,24 @@ def test_filter_selects_by_tags_and_by_a_condition(rig: Any) -> None:
     condition = {"group": "H", "exp": "v = 'y'", "expType": "SQL92"}
     assert bodies(pop(rig, **condition)) == [b"y", b"y"]
     assert tags_code("x") != tags_code("y")
+
+
+@pytest.mark.parametrize("fields", [{"exp": "x"}, {"exp": "v = 'x'", "expType": "SQL92"}])
+@pytest.mark.parametrize("comes_first", [False, True])
+def test_waiting_pop_looks_at_all_messages_a_bounded_number_at_a_time(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], *, comes_first: bool
+) -> None:
+    monkeypatch.setattr(queue_reader, "_FILTERED_ENTRIES_MAX", 2)
+    monkeypatch.setattr(message_filter, "EXAMINATION_COST_MAX", 1)
+    waiting = held(rig, maxMsgNums=1, **fields) if comes_first else None
+    for name in "yyyyyyyxyyyyyx":
+        rig.send(rig.connect(), body=name.encode(), properties=f"TAGS\x01{name}\x02v\x01{name}")
+    others = [held(rig, maxMsgNums=1, **fields) for _ in range(3)]
+    rig.work()
+
+    answered = [len(answers()) for answers in (*others, *([waiting] if waiting else ()))]
+    assert sorted(answered)[-2:] == [1, 1]
+    assert sum(answered) == 2
 
 
 def test_message_of_another_tag_does_not_wake_a_pop(rig: Any) -> None:

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.broker import message_filter
 from sparrowmq.broker.message_filter import EXAMINATION_COST_MAX, EXAMINED_COUNT_MAX
 from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
-from sparrowmq.protocol.record import decode_messages
+from sparrowmq.protocol.record import BatchEntry, decode_messages, encode_batch
 from sparrowmq.serving.connections import Written
 
 HEARTBEAT = (
@@ -351,6 +352,21 @@ def test_held_pull_with_a_condition_waits_for_a_message_that_fulfils_it(rig: Any
 
     assert early == []
     assert (bodies(answer), answer.ext_fields["nextBeginOffset"]) == ([b"5"], "6")
+
+
+def test_held_pull_whose_condition_is_not_examined_for_all_messages_is_to_ask_again(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_filter, "EXAMINATION_COST_MAX", 1)
+    puller = rig.connect()
+    rig.pull(puller, expressionType="SQL92", subscription="n > 2", **SUSPEND)
+    body = encode_batch([BatchEntry(0, b"%d" % n, f"n\x01{n}") for n in range(4)])
+    rig.outputs.clear()
+    rig.send(rig.connect(), body=body, code=RequestCode.SEND_BATCH_MESSAGE)
+
+    (reply,) = [each.command for each in rig.outputs if getattr(each, "connection", 0) is puller]
+    assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert reply.ext_fields["nextBeginOffset"] == "1"
 
 
 def test_held_pull_whose_condition_nothing_fulfils_says_how_far_it_looked(rig: Any) -> None:

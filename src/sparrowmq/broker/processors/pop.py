@@ -104,6 +104,7 @@ class _Taken(NamedTuple):
     Args:
         rest: how many messages of the visited queues are left to pop, as far as is known.
         counts: `orderCountInfo`.
+        is_cut: whether messages were passed over that the filter rejects, and more are to examine.
     """
 
     pop_timestamp_ms: int
@@ -111,6 +112,7 @@ class _Taken(NamedTuple):
     records: list[bytes]
     rest: int
     counts: list[str]
+    is_cut: bool
 
 
 class _Found(NamedTuple):
@@ -121,6 +123,7 @@ class _Found(NamedTuple):
         next_offset: the first offset that is not popped then.
         again: the records of messages that were popped before.
         new: the records of messages that were not, back to back.
+        is_cut: as that of `_Taken`.
     """
 
     key: QueueKey
@@ -128,6 +131,7 @@ class _Found(NamedTuple):
     next_offset: int
     again: list[bytes]
     new: bytes = b""
+    is_cut: bool = False
 
 
 class _Pop(NamedTuple):
@@ -179,7 +183,7 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
             partial(_answer_held, state, checked),
         )
         state.pops.note_waiting(request.connection, place, header.consumer_group, header.topic)
-        return hold(state, held)
+        return _wait(state, checked, held, taken)
     return [Reply(request.connection, _empty(request.command, checked, taken, code))]
 
 
@@ -190,9 +194,17 @@ def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[
     if taken.queues:
         return _answer(state, held.connection, held.command, checked, taken)
     if not state.holds.is_overdue(held):
-        return hold(state, held)
+        return _wait(state, checked, held, taken)
     command = _empty(held.command, checked, taken, ResponseCode.POLLING_TIMEOUT)
     return [Reply(held.connection, command)]
+
+
+def _wait(state: BrokerState, checked: _Pop, held: HeldPull, taken: _Taken) -> Sequence[Output]:
+    """Hold a pop; a waiting pop goes on at once while messages are left to examine."""
+    outputs, header = hold(state, held), checked.header
+    if taken.is_cut:
+        wake_waiting(state, header.consumer_group, header.topic, header.queue_id)
+    return outputs
 
 
 def _answer(
@@ -295,15 +307,15 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
         queue_ids: Iterable[int] = ((first + at) % count for at in range(count))
     else:
         queue_ids = (header.queue_id,)
-    taken = _Taken(timestamp_ms, [], [], 0, [])
     found: list[_Found] = []
-    left, left_bytes, rest = header.max_msg_nums, POP_BYTES_MAX, 0
+    left, left_bytes, rest, is_cut = header.max_msg_nums, POP_BYTES_MAX, 0, False
     for queue_id in queue_ids:
         key = QueueKey(header.consumer_group, header.topic, queue_id)
         read = _read_queue(
             state, checked, key, count_max=left, bytes_max=left_bytes, is_first=not found
         )
         rest += _rest(state, key, read.next_offset) - len(read.again)
+        is_cut |= read.is_cut
         if read.offsets:
             found.append(read)
             left -= len(read.offsets)
@@ -311,8 +323,8 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
         if left <= 0 or left_bytes <= 0:
             break
     pop_timestamp_ms = _pop_time(state, found, timestamp_ms)
-    taken = taken._replace(pop_timestamp_ms=pop_timestamp_ms, rest=max(0, rest))
-    for key, offsets, next_offset, again, new in found:
+    taken = _Taken(pop_timestamp_ms, [], [], max(0, rest), [], is_cut)
+    for key, offsets, next_offset, again, new, _ in found:
         times = state.pops.pop(
             key,
             offsets,
@@ -340,7 +352,7 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
 def _pop_time(state: BrokerState, found: Sequence[_Found], timestamp_ms: int) -> int:
     """Return the time of a pop: later than that of each message's last pop, which handles name."""
     latest_ms = timestamp_ms
-    for key, offsets, _, again, _ in found:
+    for key, offsets, _, again, _, _ in found:
         queue = state.pops.get(key)
         for offset in offsets[: len(again)]:
             flight = None if queue is None else queue.flights.get(offset)
@@ -395,6 +407,8 @@ def _read_queue(
         # Nothing that the group wants lies before this offset.
         next_offset = result.next_offset
         _skip(state, key, next_offset)
+        is_cut = next_offset < result.max_offset
+        return _Found(key, offsets, next_offset, again, is_cut=is_cut)
     return _Found(key, offsets, next_offset, again)
 
 

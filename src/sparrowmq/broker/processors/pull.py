@@ -139,7 +139,7 @@ def _answer_later(state: BrokerState, held: HeldPull) -> Produce:
 def _answer(
     state: BrokerState, header: PullMessageRequestHeader, held: HeldPull
 ) -> Sequence[Output]:
-    """Answer a pull that waited, unless its condition rejects all new messages.
+    """Answer a pull that waited, unless its condition was examined for all new messages.
 
     The pull then waits on from the offset after these messages, so that each message is examined
     once for each waiting pull.
@@ -148,6 +148,7 @@ def _answer(
     if (
         held.wanted.condition is None
         or result.status is not GetStatus.NO_MATCHED_MESSAGE
+        or result.next_offset < result.max_offset
         or state.holds.is_overdue(held)
     ):
         return [_reply(held.connection, held.command, header, result)]
