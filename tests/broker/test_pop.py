@@ -251,6 +251,15 @@ def test_handle_of_another_group_or_place_ends_no_message(rig: Any) -> None:
     assert ack(rig, b) == 0
 
 
+def test_message_of_a_queue_that_the_topic_hides_is_finished(rig: Any) -> None:
+    fill(rig, "a", "b", queue_id=3)
+    ((_, a), (_, b)) = pop(rig)
+    rig.create_topic("T", 2)
+
+    assert isinstance(change(rig, a, 1_000), str)
+    assert ack(rig, b) == 0
+
+
 def test_message_of_too_many_attempts_becomes_a_dead_letter(rig: Any) -> None:
     fill(rig, "a")
     rig.call(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.broker import relays
 from sparrowmq.broker.relays import RELAY_TIMEOUT_MS
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -125,6 +126,19 @@ def test_reply_to_nobody_is_refused_and_not_stored(rig: Any, properties: str, wo
     assert words in answer.remark
     assert answer.ext_fields == REGION
     assert rig.records(REPLY_TOPIC) == []
+
+
+def test_reply_is_not_stored_while_too_many_wait_for_their_requesters(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relays, "RELAYS_MAX", 1)
+    join(rig)
+    send_reply(rig)
+
+    (answer,) = rig.replies(send_reply(rig))
+
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert len(rig.records(REPLY_TOPIC)) == 1
 
 
 def test_requester_is_known_as_long_as_one_of_its_groups_is(rig: Any) -> None:

@@ -49,6 +49,7 @@ from sparrowmq.broker.processors.send_back import put_dead_letter
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.errors import ProtocolError
+from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import POP_LOG_TOPIC
 from sparrowmq.protocol.bodies import TopicConfig, decode_body
 from sparrowmq.protocol.codes import ResponseCode
@@ -610,10 +611,12 @@ def _find_flight(
             ResponseCode.TOPIC_NOT_EXIST,
             f"The topic {header.topic} not exist, consumer: {request.connection.address} {FAQ}",
         )
-    if not 0 <= header.queue_id < topic.read_queue_nums:
+    # Messages in flight stay so in queues that the topic no longer has.
+    queue_id, broker_name = header.queue_id, state.config.broker_name
+    if not state.has_queue(MessageQueue(header.topic, broker_name, queue_id)):
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+            f"queueId[{queue_id}] is illegal, topic:[{header.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
         )
     _refuse_while_failing(state)
@@ -624,14 +627,14 @@ def _find_flight(
     group, offset = header.consumer_group, header.offset
     is_own = (handle.mark, handle.broker_name, handle.queue_id, handle.queue_offset) == (
         NORMAL_MARK,
-        state.config.broker_name,
-        header.queue_id,
+        broker_name,
+        queue_id,
         offset,
     )
-    queue = state.pops.find(group, header.topic, header.queue_id)
+    queue = state.pops.find(group, header.topic, queue_id)
     flight = None if queue is None else queue.flights.get(offset)
     if flight is None:
-        if is_own and 0 <= offset < _popped(state, queue, group, header.topic, header.queue_id):
+        if is_own and 0 <= offset < _popped(state, queue, group, header.topic, queue_id):
             return None
         raise _gone(header)
     if not is_own or (handle.pop_timestamp_ms, handle.invisible_ms) != (
