@@ -366,6 +366,30 @@ def test_answer_has_the_number_of_messages_left(rig: Any) -> None:
     assert [left(maxMsgNums=1), left(maxMsgNums=3), left()] == [6, 3, 0]
 
 
+def test_answer_is_bounded_by_bytes_and_one_message_always_fits(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "POP_BYTES_MAX", 1_000)
+    # The first pop begins at queue 1, as the fifth does.
+    fill(rig, "a" * 600, "b" * 600, queue_id=1)
+    fill(rig, "c" * 2_000, queue_id=0)
+
+    for _ in range(2):
+        found = [bodies(pop(rig, invisibleTime=1_000)) for _ in range(4)]
+        assert [[body[:1] for body in each] for each in found] == [[b"a"], [b"c"], [b"b"], []]
+        rig.advance(1_100)
+
+
+def test_group_ahead_of_a_queues_end_gets_the_messages_that_come(rig: Any) -> None:
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "9"}
+    assert rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+    waiting = held(rig)
+    fill(rig, "a")
+    rig.work()
+
+    assert bodies(read(waiting()[0])) == [b"a"]
+
+
 def test_waiting_pop_gets_a_message_that_comes_again(rig: Any) -> None:
     fill(rig, "a")
     pop(rig, invisibleTime=1_000)

@@ -455,7 +455,9 @@ def _read_new(
 
 
 def _next_offset(state: BrokerState, key: QueueKey, queue: PopQueue | None, init_mode: int) -> int:
-    """Return the first offset that a group has not popped; a new group's is committed at once."""
+    """Return the first offset that a group has not popped; that of a new group, or of one ahead of
+    the queue's end, is committed at once.
+    """
     queues = state.store.queues
     low, high = (
         queues.min_offset(key.topic, key.queue_id),
@@ -464,11 +466,14 @@ def _next_offset(state: BrokerState, key: QueueKey, queue: PopQueue | None, init
     if queue is not None:
         return max(queue.next_offset, low)
     committed = state.offsets.find(key.group, key.topic, key.queue_id)
-    if committed is not None:
-        return min(max(committed, low), high)
-    offset = low
-    if init_mode != INIT_MIN and not begins_in_memory(state, key.topic, key.queue_id):
-        offset = high
+    if committed is not None and committed <= high:
+        return max(committed, low)
+    # A group that has committed an offset ahead would otherwise skip the messages up to there.
+    offset = high
+    if committed is None and (
+        init_mode == INIT_MIN or begins_in_memory(state, key.topic, key.queue_id)
+    ):
+        offset = low
     state.pops.begin(key, offset)
     state.offsets.commit_popped(key.group, key.topic, key.queue_id, offset=offset)
     return offset
