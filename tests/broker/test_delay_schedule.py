@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.broker import delay_schedule
 from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.bodies import DelayOffsetTable
@@ -56,6 +57,21 @@ def test_messages_of_one_level_are_delivered_in_order_each_at_its_time(rig: Any)
 
     assert after_first == [b"1"]
     assert bodies(rig) == [b"1", b"2"]
+
+
+def test_message_behind_as_many_as_one_tick_delivers_comes_not_early(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay_schedule, "_DELIVERIES_MAX", 1)
+    send(rig, 1, b"1")
+    rig.advance(500)
+    send(rig, 1, b"2")
+
+    rig.advance(900)
+    after_first = bodies(rig)
+    rig.advance(200)
+
+    assert (after_first, bodies(rig)) == ([b"1"], [b"1", b"2"])
 
 
 def test_levels_do_not_wait_for_each_other(rig: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.broker.processors import group_offsets
 from sparrowmq.broker.processors.group_offsets import ENTRIES_MAX, STATUS_TIMEOUT_MS
 from sparrowmq.broker.relays import RELAYS_MAX
 from sparrowmq.model import MessageQueue
@@ -154,6 +155,21 @@ def test_members_that_do_not_answer_are_left_out(stored: Any) -> None:
     assert silent in by_member
     table = decode_body(GetConsumerStatusBody, reply.body).consumer_table
     assert {"good": {queue(0): 5}, "broken": {}} == table
+
+
+def test_answers_of_members_are_read_up_to_a_bound(
+    stored: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = encode_body(GetConsumerStatusBody(message_queue_table={queue(0): 5}))
+    monkeypatch.setattr(group_offsets, "STATUS_BYTES_MAX", len(body))
+    for name in ("a", "b"):
+        join(stored, name)
+    _, questions, _ = ask_status(stored)
+    for push in questions:
+        replies = stored.handle(push.connection, response_to(push.command, body=body))
+
+    (reply,) = replies
+    assert len(decode_body(GetConsumerStatusBody, reply.command.body).consumer_table) == 1
 
 
 def test_answers_of_members_that_take_long_to_read_hold_up_no_other_peer(stored: Any) -> None:

@@ -7,7 +7,14 @@ from sparrowmq.broker.rounds import Rounds
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import frame_json_header
-from sparrowmq.serving.connections import Connection, PauseReading, Reply, ResumeReading, Written
+from sparrowmq.serving.connections import (
+    Connection,
+    Output,
+    PauseReading,
+    Reply,
+    ResumeReading,
+    Written,
+)
 
 PEER = Connection(1, "10.0.0.1:5", bytes(8))
 
@@ -77,6 +84,21 @@ def test_connection_with_too_much_in_flight_is_paused_until_half_is_answered() -
 
     assert ResumeReading(PEER) not in quarter
     assert half[-1] == ResumeReading(PEER)
+
+
+def test_paused_connection_is_paused_no_second_time_until_it_is_resumed_or_closed() -> None:
+    pending = make()
+    outputs: list[Output] = []
+    for at in range(IN_FLIGHT_MAX + 1):
+        outputs += pending.add(reply(at), position=at + 1, waits_for_flush=True, now_ms=0)
+        if at == IN_FLIGHT_MAX - 1:
+            pending.note_flushed(1, now_ms=0)
+    assert outputs == [PauseReading(PEER)]
+
+    pending.forget(PEER)
+    for at in range(IN_FLIGHT_MAX):
+        outputs += pending.add(reply(at), position=1_000 + at, waits_for_flush=True, now_ms=0)
+    assert outputs == [PauseReading(PEER)] * 2
 
 
 def test_reply_waits_for_both_rounds_and_then_for_the_flush() -> None:

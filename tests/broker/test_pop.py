@@ -9,6 +9,7 @@ import pytest
 
 from sparrowmq.broker import message_filter, pop_queues
 from sparrowmq.broker.config_files import read_tables
+from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.model.names import POP_LOG_TOPIC
@@ -203,6 +204,15 @@ def test_changed_time_gives_a_new_handle_and_ends_the_old_one(rig: Any) -> None:
     assert change(rig, new, 1_000) == ResponseCode.NO_MESSAGE
 
 
+def test_time_of_a_message_is_bounded(rig: Any) -> None:
+    fill(rig, "a")
+    ((_, handle),) = pop(rig, invisibleTime=INVISIBLE_MS_MAX + 1)
+    changed = change(rig, handle, INVISIBLE_MS_MAX + 1)
+
+    assert isinstance(changed, str)
+    assert [parse_handle(each).invisible_ms for each in (handle, changed)] == [INVISIBLE_MS_MAX] * 2
+
+
 def test_suspended_change_counts_no_attempt(rig: Any) -> None:
     fill(rig, "a")
     ((_, handle),) = pop(rig)
@@ -249,6 +259,19 @@ def test_handle_of_another_group_or_place_ends_no_message(rig: Any) -> None:
     assert ack(rig, a, extraInfo="1 2 3") == ResponseCode.MESSAGE_ILLEGAL
     assert len(rig.broker.state.pops) == 2
     assert ack(rig, b) == 0
+
+
+def test_dead_letter_ends_the_wait_of_a_pop_in_order(rig: Any) -> None:
+    fill(rig, "a", "b")
+    settings = b'{"groupName":"G","retryMaxTimes":0}'
+    rig.call(rig.connect(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, settings)
+    pop(rig, order="true", maxMsgNums=1, invisibleTime=500)
+    waiting = held(rig, order="true")
+    assert waiting() == []
+    rig.advance(600)
+
+    assert [record.body for record in rig.records("%DLQ%G")] == [b"a"]
+    assert bodies(read(waiting()[0])) == [b"b"]
 
 
 def test_message_of_a_queue_that_the_topic_hides_is_finished(rig: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.broker.processors import pop as pop_processor
+from sparrowmq.broker.processors import pop_questions
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_record
@@ -154,6 +155,38 @@ def test_notification_waits_for_something_to_pop(rig: Any) -> None:
     pop(rig)
     none = call(rig, RequestCode.NOTIFICATION, queueId=-1, bornTime=0, pollTime=0)
     assert none.ext_fields == {"hasMsg": "false", "pollingFull": "false"}
+
+
+def test_notification_tells_of_a_message_that_comes_again(rig: Any) -> None:
+    fill(rig, 1)
+    pop(rig, invisibleTime=500)
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "bornTime": "0"}
+    fields["pollTime"] = "5000"
+    rig.outputs.clear()
+    rig.handle(rig.connect(), RemotingCommand(code=RequestCode.NOTIFICATION, ext_fields=fields))
+    assert rig.replies(rig.outputs) == []
+    rig.advance(600)
+
+    (told,) = rig.replies(rig.outputs)
+    assert told.ext_fields == {"hasMsg": "true", "pollingFull": "false"}
+
+
+def test_notification_in_order_knows_that_a_message_is_in_flight(rig: Any) -> None:
+    fill(rig, 2)
+    pop(rig, maxMsgNums=1, order="true")
+    asked = {"bornTime": 0, "pollTime": 0}
+
+    found = [
+        call(rig, RequestCode.NOTIFICATION, **asked, order=order).ext_fields
+        for order in ("true", "false")
+    ]
+    assert [(fields or {})["hasMsg"] for fields in found] == ["false", "true"]
+
+
+def test_waiting_notifications_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_questions, "HELD_MAX", 0)
+    full = call(rig, RequestCode.NOTIFICATION, bornTime=0, pollTime=5_000)
+    assert full.ext_fields == {"hasMsg": "false", "pollingFull": "true"}
 
 
 def test_notification_of_a_group_that_pulls_is_refused_and_keeps_it_from_no_pull(rig: Any) -> None:

@@ -199,6 +199,21 @@ def test_restart_keeps_the_rest_of_the_time_and_at_most_all_of_it(
     assert len(restored.take_due(50 + left_ms, 9)) == 1
 
 
+def test_table_is_due_so_long_after_the_first_change_that_it_lacks() -> None:
+    pops = popped()
+    pops.changes_logged(1, now_ms=0)
+    queue = pops.get(KEYS[0])
+    assert queue is not None
+    pops.finish(queue, [0])
+    pops.changes_logged(2, now_ms=pop_queues.TABLE_INTERVAL_MS - 1)
+
+    pops.note_time(pop_queues.TABLE_INTERVAL_MS - 1)
+    before = pops.is_changed
+    pops.note_time(pop_queues.TABLE_INTERVAL_MS)
+
+    assert (before, pops.is_changed) == (False, True)
+
+
 def test_move_after_a_change_while_the_table_was_written_is_logged() -> None:
     pops = popped()
     pops.changes_logged(1, now_ms=0)

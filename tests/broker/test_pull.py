@@ -96,20 +96,24 @@ def test_lite_pull_is_a_pull(rig: Any) -> None:
 
 
 def test_pull_is_bounded_by_count_and_bytes(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(pull_count_max=3, pull_bytes_max=400)
+    rig = make_rig(pull_count_max=3, pull_bytes_max=1_000)
     rig.create_topic("T")
     connection = rig.connect()
     for body in (b"a", b"b", b"c", b"d"):
         rig.send(connection, body=body)
-    rig.send(connection, body=b"x" * 1_000, queue_id=1)
+    for body in (b"x" * 2_000, b"y" * 600, b"z" * 600):
+        rig.send(connection, body=body, queue_id=1)
 
     (by_count,) = rig.replies(rig.pull(connection, maxMsgNums="1000000"))
     (by_bytes,) = rig.replies(rig.pull(connection, maxMsgBytes="1"))
     (large,) = rig.replies(rig.pull(connection, queue_id=1))
+    fields = {"queueOffset": "1", "maxMsgBytes": "1000000"}
+    (by_broker,) = rig.replies(rig.pull(connection, queue_id=1, **fields))
 
-    assert len(bodies(by_count)) <= 3
+    assert bodies(by_count) == [b"a", b"b", b"c"]
     assert bodies(by_bytes) == [b"a"]
-    assert bodies(large) == [b"x" * 1_000]
+    assert bodies(large) == [b"x" * 2_000]
+    assert bodies(by_broker) == [b"y" * 600]
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,17 @@ def test_connection_is_full_once_and_drained_once() -> None:
     assert hold.take_drained() == []
 
 
+def test_closed_connection_counts_as_full_no_longer() -> None:
+    hold = PullHold(per_connection_max=1)
+    found = []
+    for _ in range(2):
+        hold.hold(held())
+        found.append(hold.is_now_full(PEER))
+        hold.discard(PEER)
+
+    assert found == [True, True]
+
+
 @pytest.mark.parametrize("end", ["message", "deadline", "close"])
 def test_many_pulls_that_end_at_once_end_some_at_a_time_and_in_linear_time(end: str) -> None:
     def fill(count: int) -> PullHold:

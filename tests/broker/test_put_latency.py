@@ -51,6 +51,9 @@ def test_puts_are_forgotten_after_a_minute_or_two_but_not_the_longest() -> None:
 
     assert (both, later, in_silence, latency.max_ms) == (20, 3, 0, 20)
 
+    latency.note(1, 20, now_ms=10 * WINDOW_MS)
+    assert latency.percentile_ms(1, now_ms=12 * WINDOW_MS) == 0
+
 
 def test_steps_are_as_fine_as_apaches() -> None:
     # 0-20 by 1, to 50 by 2, to 100 by 5, to 200 by 10, to 500 by 50, to 1 s by 100, to 10 s by 1 s.

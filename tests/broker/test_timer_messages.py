@@ -135,13 +135,32 @@ def test_restart_forgets_nothing_and_delivers_nothing_twice(rig: Any) -> None:
     again.store.close()
 
 
+def test_progress_stays_until_all_is_read_again_after_a_start(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(rig, b"last", TIMER_DELAY_MS=60_000)
+    for _ in range(3):
+        send(rig, TIMER_DELAY_MS=300)
+    rig.advance(500)
+    monkeypatch.setattr(timer_messages, "READ_PER_TICK", 1)
+    saved = rig.broker.state.timers.table()
+
+    again = rig.restart()
+    again.advance(200)
+
+    assert again.broker.state.timers.table() == saved
+    again.store.close()
+
+
 def test_progress_beyond_the_topic_is_cut(rig: Any) -> None:
     send(rig, b"1", TIMER_DELAY_MS=300)
     send(rig, b"2", TIMER_DELAY_MS=300)
     timers = rig.broker.state.timers
 
     saved = TimerTable(begin=1, read=9, delivered_ms=rig.timestamp_ms + 60_000)
+    timers.is_changed = False
     timers.load(saved, timestamp_ms=rig.timestamp_ms)
+    assert timers.is_changed
     send(rig, b"3", TIMER_DELAY_MS=300)
     rig.advance(600)
 
@@ -191,9 +210,11 @@ def test_recalled_message_never_comes(rig: Any) -> None:
     assert bodies(rig) == [b"kept"]
 
 
-def test_recall_holds_over_a_restart(rig: Any) -> None:
+def test_recall_holds_over_a_restart(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = send_for_handle(rig, TIMER_DELAY_MS=2_000)
     recall(rig, handle)
+    monkeypatch.setattr(timer_messages, "READ_PER_TICK", 1)
+    rig.timestamp_ms += 3_000
 
     again = rig.restart()
     again.advance(4_000)
@@ -280,7 +301,15 @@ def test_message_that_waits_for_its_recall_is_not_stored_again(
 
 
 @pytest.mark.parametrize(
-    "broken", [lambda h: h[:-8], lambda _: "!!", lambda _: urlsafe_b64encode(b"v2 T").decode()]
+    "broken",
+    [
+        lambda h: h[:-8],
+        lambda _: "!!",
+        lambda _: urlsafe_b64encode(b"v2 T").decode(),
+        lambda h: urlsafe_b64encode(
+            urlsafe_b64decode(h).replace(b"broker-a", b"broker-b")
+        ).decode(),
+    ],
 )
 def test_wrong_handles_are_refused(rig: Any, broken: Callable[[str], str]) -> None:
     handle = send_for_handle(rig, TIMER_DELAY_MS=2_000)

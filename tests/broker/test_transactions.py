@@ -408,15 +408,17 @@ def test_producers_of_a_group_are_asked_in_turn(rig: Any) -> None:
 def test_after_the_last_question_the_message_is_put_away_and_may_be_resumed(rig: Any) -> None:
     join(rig)
     send_half(rig)
-    rounds = [len(asked(rig.advance(INTERVAL_MS))) for _ in range(6)]
+    questions_asked = questions(rig.advance(6 * INTERVAL_MS))
 
-    assert sum(rounds) == CHECK_MAX
+    assert len(questions_asked) == CHECK_MAX
     (away,) = rig.records(TRANS_CHECK_MAX_TIME_TOPIC)
     assert away.body == b"K"
     assert str(CHECK_MAX) == properties_of(away)["TRANSACTION_CHECK_TIMES"]
     (fact,) = [output for output in rig.outputs if isinstance(output, Fact) and output.warning]
     assert "1 half messages were put into TRANS_CHECK_MAX_TIME_TOPIC" in fact.text
 
+    # An end that comes too late is not that of the resumed message.
+    answer(rig, questions_asked[-1], ROLLBACK)
     host = away.store_host.hex().upper()
     resumed = rig.call(
         rig.connect(),
@@ -607,6 +609,44 @@ def test_an_end_that_comes_within_the_producer_s_own_time_counts(rig: Any, resta
     assert bodies(rig) == [b"slow"]
     if restarts:
         rig.store.close()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_end_that_is_read_before_the_later_copy_counts(
+    make_rig: Callable[..., Any], restarts: bool
+) -> None:
+    rig = make_rig(transaction_timeout_ms=6_000, transaction_check_interval_ms=INTERVAL_MS)
+    rig.create_topic("T", 4)
+    join(rig)
+    half = send_half(rig, key="ended")
+    rig.advance(5_000)
+    send_half(rig, key="fresh")
+    assert asked(rig.advance(1_500)) == ["ended"]
+    end(rig, half, ROLLBACK)
+    if restarts:
+        rig = rig.restart()
+        join(rig)
+
+    # Two rounds read the end, and do not come to the copy, which is behind the fresh message.
+    assert asked(rig.advance(4_500)) == []
+    assert asked(rig.advance(3_000)) == ["fresh"]
+    if restarts:
+        rig.store.close()
+
+
+def test_questions_that_wait_for_the_disk_are_bounded(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_checks, "UNENDED_PER_STEP", 1)
+    monkeypatch.setattr(transaction_checks, "TO_ASK_MAX", 2)
+    for key in "abcd":
+        send_half(rig, key=key)
+    rig.advance(100)
+    hold_a_round(rig)
+    rig.holds_work = False
+    rig.work()
+
+    assert len(rig.records(TRANS_HALF_TOPIC)) == 4 + 2
 
 
 def test_a_message_with_no_room_for_its_times_is_put_away(rig: Any) -> None:

@@ -147,13 +147,13 @@ class PendingReplies:
 
     def note_flushed(self, position: int, *, now_ms: int) -> list[Output]:
         """Release the replies that waited for the flush up to `position`."""
-        self._flushed_position = max(self._flushed_position, position)
+        self._flushed_position = position
         released: list[Output] = []
         waiting = self._for_flush
-        if not waiting or waiting[0].position > self._flushed_position:
+        if not waiting or waiting[0].position > position:
             return released
         count, since_ms = len(waiting), waiting[0].since_ms
-        while waiting and waiting[0].position <= self._flushed_position:
+        while waiting and waiting[0].position <= position:
             self._release(waiting.popleft().reply, released)
         self.latency.note(count - len(waiting), now_ms - since_ms, now_ms=now_ms)
         return released

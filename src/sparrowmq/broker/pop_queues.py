@@ -413,8 +413,6 @@ class PopQueues:
         """Return the table, and begin the next one."""
         self._table_number += 1
         self._changes_since_table = 0
-        for key in self._queues:
-            self._logged[key] = self._table_number
         return PopTable(
             log_offset=self._log_offset,
             queues=[

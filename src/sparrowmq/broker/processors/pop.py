@@ -805,7 +805,7 @@ def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_m
     queues = state.store.queues
     end = queues.max_offset(POP_LOG_TOPIC, 0)
     table = table or PopTable()
-    begin = min(max(table.log_offset, queues.min_offset(POP_LOG_TOPIC, 0)), end)
+    begin = min(table.log_offset, end)
     state.pop_log_offset = end
     committed = state.pops.load(
         table,
