@@ -156,6 +156,13 @@ class TestByMessages:
             QUEUES[1:2],
         ]
 
+    def test_as_many_members_as_queues_share_still(self, group: Any) -> None:
+        set_mode(group, share=1)
+        for client_id in "ef":
+            join(group, client_id)
+
+        assert ask(group, "a")[1] == QUEUES[:2]
+
     def test_members_are_notified_of_another_mode_only(self, group: Any) -> None:
         def notices() -> int:
             found = [

@@ -264,6 +264,20 @@ def test_the_lowest_offsets_of_a_topic_s_groups(stored: Any) -> None:
     assert offsets.queues("GID_compared", "T") == {1: 0}
 
 
+def test_offsets_of_expired_messages_count_neither_as_lowest_nor_as_next(
+    stored: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored.broker.state.offsets.commit("GID_behind", "T", 0, offset=0)
+    monkeypatch.setattr(stored.store.queues.by_key["T", 0], "min_offset", 1)
+    fields = {"topic": "T", "group": "GID_behind"}
+    reply = stored.call(stored.connect(), RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
+
+    assert correct(stored)[0] == 2
+    first, *_ = decode_body(QueryConsumeTimeSpanBody, reply.body).consume_time_span_set
+    # Of the message at offset 1, stored three seconds ago.
+    assert (first.message_queue.queue_id, first.delay_time_ms) == (0, 3_000)
+
+
 def test_how_old_messages_are_and_how_far_behind_a_group_is(stored: Any) -> None:
     def spans(group: str) -> dict[int, tuple[int, int, int, int]]:
         fields = {"topic": "T", "group": group}

@@ -89,6 +89,16 @@ def test_new_group_of_a_long_queue_decides_itself_where_to_begin(
     assert reply.code == ResponseCode.QUERY_NOT_FOUND
 
 
+def test_new_group_of_a_queue_that_has_lost_its_begin_decides_itself_where_to_begin(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        rig.send(rig.connect())
+    monkeypatch.setattr(rig.store.queues.by_key["T", 0], "min_offset", 1)
+
+    assert query(rig).code == ResponseCode.QUERY_NOT_FOUND
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [

@@ -157,11 +157,14 @@ def test_replies_behind_what_was_written_say_that_the_message_is_lost() -> None:
     pending.add(kept, position=10, waits_for_flush=False, now_ms=0)
     pending.add(lost, position=20, waits_for_flush=False, now_ms=0)
     pending.add(lost_in_sync, position=30, waits_for_flush=True, now_ms=0)
+    lost_in_a_round = reply(4)
+    pending.add_for_rounds(lost_in_a_round, journal_round=1, position=40, now_ms=0)
 
     outputs = pending.fail_unwritten(10, "no space left", now_ms=0)
 
-    assert outputs == [kept, lost, lost_in_sync]
-    assert [output.command.code for output in outputs if isinstance(output, Reply)] == [0, 14, 14]
+    assert outputs == [kept, lost, lost_in_sync, lost_in_a_round]
+    codes = [output.command.code for output in outputs if isinstance(output, Reply)]
+    assert codes == [0, 14, 14, 14]
     assert lost.command.remark == "no space left"
     assert len(pending) == 0
 

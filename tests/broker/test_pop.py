@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from typing import Any
 
@@ -27,7 +28,7 @@ from sparrowmq.protocol.record import BatchEntry, Record, decode_record, encode_
 from sparrowmq.protocol.subscription import tags_code
 from sparrowmq.serving.connections import Fact, Output
 from sparrowmq.store import queue_reader
-from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.file_storage import FileStorage, FileStorageFile
 
 MINUTE_MS = 60_000
 
@@ -713,6 +714,23 @@ def test_pops_are_refused_while_the_log_cannot_be_written_and_nothing_is_forgott
     rig.advance(2 * MINUTE_MS)
     assert pop(rig) == [], "the refused acknowledgement of a had been accepted, and is logged now"
     rig.store.close()
+
+
+def test_pops_are_refused_while_writes_fail_and_no_turn_follows_another(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk does not answer")
+
+    fill(rig, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStorageFile, "write", fail)
+        refused = [ask(rig), ask(rig)]
+        assert not rig.broker.is_unsettled
+    rig.advance(MINUTE_MS)
+
+    assert [each.code for each in refused] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+    assert bodies(pop(rig)) == [b"a"]
 
 
 def test_pops_of_a_client_whose_clock_is_behind_are_refused_counted_and_warned_of(rig: Any) -> None:

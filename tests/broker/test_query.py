@@ -40,9 +40,10 @@ def test_messages_are_found_as_soon_as_they_can_be_read(rig: Any) -> None:
 
 
 def test_an_id_may_have_more_messages_than_were_asked_for(rig: Any) -> None:
-    for number in range(40):
+    for number in range(70):
         rig.send(rig.connect(), body=b"%d" % number, properties="UNIQ_KEY\x01U")
 
+    assert len(bodies(query(rig, "U", maxNum="1000"))) == 64
     assert len(bodies(query(rig, "U", maxNum="1"))) == 1
     assert len(bodies(query(rig, "U", maxNum="1", _UNIQUE_KEY_QUERY="true"))) == 32
 

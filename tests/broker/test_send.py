@@ -461,11 +461,12 @@ def test_batch_to_a_retry_topic_is_refused(rig: Any) -> None:
 
 
 def test_batch_of_dead_letters_is_stored(rig: Any) -> None:
-    body = encode_batch([BatchEntry(0, b"x", ""), BatchEntry(0, b"y", "")])
+    sent = [b"%d" % number for number in range(rig.config.batch_count_max)]
+    body = encode_batch([BatchEntry(0, each, "") for each in sent])
     reply = rig.send(rig.connect(), dlq_topic("GID_c"), body, code=RequestCode.SEND_BATCH_MESSAGE)
 
     assert reply.code == ResponseCode.SUCCESS, reply.remark
-    assert [record.body for record in rig.records(dlq_topic("GID_c"))] == [b"x", b"y"]
+    assert [record.body for record in rig.records(dlq_topic("GID_c"))] == sent
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,19 @@ def test_restart_forgets_nothing_and_delivers_nothing_twice(rig: Any) -> None:
     again.store.close()
 
 
+def test_message_of_a_slot_that_has_not_ended_survives_a_restart(rig: Any) -> None:
+    send(rig, TIMER_DELIVER_MS=rig.timestamp_ms + 1_050)
+    rig.timestamp_ms += 60
+    rig.advance(1_000)
+    early = bodies(rig)
+
+    again = rig.restart()
+    again.advance(200)
+
+    assert (early, bodies(again)) == ([], [b"b"])
+    again.store.close()
+
+
 def test_progress_stays_until_all_is_read_again_after_a_start(
     rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +221,7 @@ def test_recalled_message_never_comes(rig: Any) -> None:
 
     assert (reply.code, reply.ext_fields) == (0, {"msgId": "ID1"})
     assert bodies(rig) == [b"kept"]
+    assert rig.broker.state.timers._ended == set()
 
 
 def test_recall_holds_over_a_restart(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
