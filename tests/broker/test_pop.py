@@ -378,6 +378,16 @@ def test_messages_of_one_batch_end_the_wait_of_as_many_pops_as_they_fill(rig: An
     assert sorted(found) == [[b"0", b"1"], [b"2", b"3"]]
 
 
+def test_last_message_of_a_long_batch_ends_the_wait_of_a_pop_for_its_tag(rig: Any) -> None:
+    waiting = held(rig, exp="x")
+    tags = [*map(str, range(40)), "x"]
+    body = encode_batch([BatchEntry(0, tag.encode(), f"TAGS\x01{tag}") for tag in tags])
+    rig.send(rig.connect(), body=body, code=RequestCode.SEND_BATCH_MESSAGE)
+    rig.work()
+
+    assert bodies(read(waiting()[0])) == [b"x"]
+
+
 def test_answer_has_the_number_of_messages_left(rig: Any) -> None:
     fill(rig, *"abcdefg")
 

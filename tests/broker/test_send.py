@@ -11,6 +11,7 @@ from tests.broker.disk_machine import Losing, Machine
 from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.broker.topic_configs import inherit, plain
 from sparrowmq.model.names import CLOSED_TOPICS, dlq_topic, retry_topic
+from sparrowmq.protocol.bodies import TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.properties import encode_properties, parse_properties
@@ -286,6 +287,16 @@ def test_body_may_be_empty_and_is_bounded(make_rig: Callable[..., Any]) -> None:
 
     assert codes == [ResponseCode.MESSAGE_ILLEGAL, 0, 0]
     assert [record.body for record in rig.records("T")] == [b"x" * 100, b""]
+
+
+def test_queue_that_is_only_read_takes_messages_as_rocketmqs_does(rig: Any) -> None:
+    topic = TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=2)
+    rig.broker.state.put_topic(topic, timestamp_ms=rig.timestamp_ms)
+
+    codes = [rig.send(rig.connect(), queue_id=queue_id).code for queue_id in (3, 4)]
+
+    assert codes == [ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR]
+    assert len(rig.records("T", 3)) == 1
 
 
 def test_topic_without_write_permission_takes_nothing(rig: Any) -> None:

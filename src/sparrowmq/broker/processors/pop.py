@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 from sparrowmq.broker.message_filter import (
@@ -94,8 +94,6 @@ CHANGES_PER_RECORD = 1_024
 _LOG_RECORDS_PER_READ, _LOG_BYTES_PER_READ = 1_024, 1 << 22
 ACKS_PER_BATCH_MAX = 1_024
 ACKED_PER_BATCH_MAX = ACKS_PER_BATCH_MAX * POP_COUNT_MAX
-# The messages of one batch whose tags are looked at to wake pops; more wake one another.
-_CODES_MAX = 32
 ALL_QUEUES = -1
 
 
@@ -771,13 +769,13 @@ def _put_dead_letter(
 
 
 def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
-    """Wake waiting pops for new messages: one of each group, and more as these find more."""
+    """Wake waiting pops for new messages: one of each group and tag, and more as these find more."""
     for item in dispatched:
         for group in state.pops.waiting_groups(item.topic):
             for queue_id in (ALL_QUEUES, item.queue_id):
                 place = pop_place(group, item.topic, queue_id)
                 state.holds.wake_first(notice_place(group, item.topic, queue_id))
-                for code in islice(item.tags_codes, _CODES_MAX):
+                for code in dict.fromkeys(item.tags_codes):
                     state.holds.wake_first(place, tags_code=code)
 
 
