@@ -442,6 +442,15 @@ def test_waiting_pop_ends_at_its_deadline(rig: Any) -> None:
     assert [reply.code for reply in waiting()] == [ResponseCode.POLLING_TIMEOUT]
 
 
+def test_deleted_topic_gets_no_offset_of_a_pop_that_waits(rig: Any) -> None:
+    waiting = held(rig)
+    rig.call(rig.connect(), RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    rig.advance(10_000)
+
+    assert rig.broker.state.offsets.topics_of_group("G") == []
+    assert [reply.code for reply in waiting()] == [ResponseCode.TOPIC_NOT_EXIST]
+
+
 def test_message_is_not_left_when_the_woken_pop_has_gone(rig: Any) -> None:
     first, second = held(rig), held(rig)
     # The message wakes the first pop; its connection closes before the answer.

@@ -189,6 +189,8 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
 def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
     """Answer a pop that waited, unless there is nothing for it yet."""
     _refuse_while_failing(state)
+    # It may have been deleted meanwhile, or have other queues.
+    checked = checked._replace(topic=find_readable_topic(state, checked.header.topic))
     taken = _take(state, checked, now_ms=state.now_ms, timestamp_ms=state.timestamp_ms)
     if taken.queues:
         return _answer(state, held.connection, held.command, checked, taken)
@@ -769,7 +771,7 @@ def _put_dead_letter(
 
 
 def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
-    """Wake waiting pops for new messages: one of each group and tag, and more as these find more."""
+    """Wake waiting pops for new messages: one for each group and tag, which wakes the next."""
     for item in dispatched:
         for group in state.pops.waiting_groups(item.topic):
             for queue_id in (ALL_QUEUES, item.queue_id):
