@@ -238,7 +238,7 @@ class TestQuestions:
         self, group: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(assignments, "MODES_MAX", 1)
-        codes = [set_mode(group, **fields).code for fields in ({}, {"mode": "PULL"})]
+        codes = [set_mode(group, mode).code for mode in ("POP", "PULL")]
         refused = set_mode(group, consumerGroup="GID_other")
 
         assert codes == [ResponseCode.SUCCESS] * 2

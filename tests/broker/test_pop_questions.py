@@ -174,7 +174,7 @@ def test_notification_tells_of_a_message_that_comes_again(rig: Any) -> None:
 def test_notification_in_order_knows_that_a_message_is_in_flight(rig: Any) -> None:
     fill(rig, 2)
     pop(rig, maxMsgNums=1, order="true")
-    asked = {"bornTime": 0, "pollTime": 0}
+    asked: dict[str, Any] = {"bornTime": 0, "pollTime": 0}
 
     found = [
         call(rig, RequestCode.NOTIFICATION, **asked, order=order).ext_fields

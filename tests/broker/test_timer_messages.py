@@ -239,7 +239,7 @@ def test_recall_holds_over_a_restart(rig: Any, monkeypatch: pytest.MonkeyPatch) 
 
 def test_producer_recalls_no_message_by_its_offset(rig: Any) -> None:
     send(rig, b"other's", TIMER_DELAY_MS=1_000)
-    named = {"TIMER_DEL_UNIQKEY": "T_ID", "TIMER_DEL_QUEUE_OFFSET": 0}
+    named: dict[str, Any] = {"TIMER_DEL_UNIQKEY": "T_ID", "TIMER_DEL_QUEUE_OFFSET": 0}
     assert send(rig, TIMER_DELAY_MS=500, **named).code == 0
     rig.advance(1_200)
 

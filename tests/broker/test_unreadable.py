@@ -185,6 +185,16 @@ def test_message_too_large_with_its_real_topic_is_told_and_delays_no_later_one(
     assert len([each for each in machine.outputs if isinstance(each, Fact) and each.error]) == 1
 
 
+def test_half_message_too_large_to_be_kept_without_an_outcome_is_told(machine: Machine) -> None:
+    send_largest(machine, "T", "TRAN_MSG\x01true\x02PGROUP\x01GID_p")
+    machine.outputs.clear()
+    machine.pass_time(80_000)
+
+    (told,) = [each for each in machine.outputs if isinstance(each, Fact)]
+    assert told.error
+    assert f"{TRANS_HALF_TOPIC} queue 0 offset 0" in told.text
+
+
 def test_message_too_large_for_a_dead_letter_is_told(machine: Machine) -> None:
     group = SubscriptionGroupConfig(group_name=GROUP, retry_max_times=0)
     machine.broker.state.put_group(group, timestamp_ms=machine.now_ms)

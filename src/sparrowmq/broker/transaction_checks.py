@@ -290,7 +290,11 @@ class TransactionChecks:
         result = self._store.put(record, timestamp_ms=timestamp_ms)
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
             return False
-        current.put_away += 1
+        if result.status is PutStatus.PUT_OK:
+            current.put_away += 1
+        else:
+            # With the topic's longer name it fits into no file of the log.
+            self._store.note_damaged(TRANS_HALF_TOPIC, 0, current.half_offset)
         self._note_again(first, current.half_end)
         return True
 
