@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from tests.broker.disk_machine import Machine
 
 from sparrowmq.broker import delivered_before
+from sparrowmq.model.names import TIMER_TOPIC
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
+from sparrowmq.store.retention import HOUR_MS, RetentionConfig
 
 WAITS = {
     "by a level": "DELAY\x011",
@@ -45,6 +48,26 @@ def test_killed_broker_delivers_each_delayed_message_once(
     machine.pass_time(3_000)
 
     assert sorted(machine.bodies("T")) == [b"1", b"2", b"3", b"other"]
+
+
+def test_killed_broker_delivers_once_what_it_has_just_stored_again() -> None:
+    # Once an hour's half is over, and between two times at which the progress is saved.
+    retention: Any = RetentionConfig(retention_hours=1)
+    machine = Machine(SimulatedStorage(Random(1)), retention=retention)
+    send(machine, b"m", wait=f"TIMER_DELAY_MS\x01{HOUR_MS}")
+    machine.pass_time(3_000)
+    machine.now_ms += HOUR_MS // 2 - 3_300
+    while machine.store.queues.max_offset(TIMER_TOPIC, 0) == 1:
+        machine.pass_time(100)
+
+    machine.storage.kill()
+    machine.load()
+    assert machine.broker.state.timers.table().begin == 0
+    machine.pass_time(1_000)
+    machine.now_ms += HOUR_MS
+    machine.pass_time(3_000)
+
+    assert machine.bodies("T") == [b"m"]
 
 
 @pytest.mark.parametrize("ticks", TICKS)

@@ -13,7 +13,7 @@ saved is found in the log (`delivered_before`). At the start the entries from `b
 again.
 
 The timer topic expires as any other, so the first waiting message, once it has waited for half of
-the retention, is stored again at the topic's end.
+the retention, is stored again at the topic's end; a record behind it ends the first one.
 
 A recall is a record of the timer topic too: it names the message, and ends it when it is read. Once
 a recall is asked for, the message waits for the recall's record, so a recall that is confirmed
@@ -65,6 +65,15 @@ WAITING_MAX = 1_000_000
 _HASH_MAX = 2**31 - 1
 # The offset of a recalled message.
 RECALLED_OFFSET = "TIMER_DEL_QUEUE_OFFSET"
+# The key that ends a message which was stored again: RocketMQ finds none with it.
+_AGAIN = "stored again"
+# The properties of a waiting message that the record which ends it has too.
+_KEPT = (
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_UNIQ_KEY,
+)
 # The most digits of a time in a property.
 _DIGITS_MAX = 15
 
@@ -268,9 +277,12 @@ class TimerMessages:
                     break
                 record = self._record(offset)
                 if record is not None:
+                    # A kill before the progress is saved lets both be read again.
+                    ending = _ending(record, offset, key=_AGAIN)
                     result = self._store.put(record, timestamp_ms=timestamp_ms)
                     if result.status is not PutStatus.PUT_OK:
                         break
+                    self._store.put(ending, timestamp_ms=timestamp_ms)
                 # Its slot still names it.
                 self._ended.add(offset)
             offset += 1
@@ -323,15 +335,7 @@ class TimerMessages:
         real = replace(waiting, topic=topic, queue_id=_number(queue_id) or 0)
         if self._was_delivered(real, properties):
             return None
-        properties = {
-            PROPERTY_TIMER_OUT_MS: str(due_ms),
-            PROPERTY_TIMER_DEL_UNIQKEY: f"{topic}_{msg_id}",
-            RECALLED_OFFSET: str(offset),
-            PROPERTY_REAL_TOPIC: topic,
-            PROPERTY_REAL_QUEUE_ID: queue_id,
-            PROPERTY_UNIQ_KEY: msg_id,
-        }
-        return replace(waiting, body=b"-", properties=encode_properties(properties))
+        return _ending(waiting, offset, key=f"{topic}_{msg_id}")
 
     def note_recall(self, offset: int, *, end_position: int) -> None:
         """Hold a message until the record that recalls it is read; it ends at a position."""
@@ -354,6 +358,18 @@ class TimerMessages:
             self._recalled.pop(recalled, None)
             self._ended.add(recalled)
         return True
+
+
+def _ending(waiting: Record, offset: int, *, key: str) -> Record:
+    """Return the record that ends the waiting message at an offset.
+
+    Args:
+        key: what RocketMQ knows the message by.
+    """
+    properties = parse_properties(waiting.properties)
+    kept = {name: properties[name] for name in _KEPT if name in properties}
+    kept |= {PROPERTY_TIMER_DEL_UNIQKEY: key, RECALLED_OFFSET: str(offset)}
+    return replace(waiting, body=b"-", properties=encode_properties(kept))
 
 
 def _slot(due_ms: int) -> int:
