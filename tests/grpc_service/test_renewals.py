@@ -35,6 +35,9 @@ class AnsweringClients(Clients):
         self.client = Client(CALLER)
         self.now_ms = START_MS
         self.refuses = False
+        # Answers wait for it.
+        self.gate = asyncio.Event()
+        self.gate.set()
         # The invisible times that were asked for.
         self.asked: list[int] = []
 
@@ -48,6 +51,7 @@ class AnsweringClients(Clients):
             raise Rejected(Code.INVALID_RECEIPT_HANDLE, "too late")
         fields = request.ext_fields or {}
         self.asked.append(int(fields["invisibleTime"]))
+        await self.gate.wait()
         fields = {
             "popTime": str(self.now_ms),
             "invisibleTime": fields["invisibleTime"],
@@ -125,6 +129,26 @@ async def test_a_clients_end_releases_its_messages(
     assert clients.asked == [1_000]
     await renewals.release(clients.client)
     assert clients.asked == [1_000]
+
+
+async def test_a_client_that_ends_during_a_renewal_keeps_no_message(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    first = received(clients)
+    for offset in (3, 4):
+        renewals.add(CALLER, first._replace(handle=first.handle._replace(queue_offset=offset)))
+    clients.now_ms += 45_000
+    clients.client.seen_ms = clients.now_ms
+    clients.gate.clear()
+    looking = asyncio.create_task(renewals.look())
+    await asyncio.sleep(0)
+
+    ending = asyncio.create_task(renewals.release(clients.client))
+    await asyncio.sleep(0)
+    clients.gate.set()
+    await asyncio.gather(looking, ending)
+
+    assert clients.asked == [60_000, 1_000, 1_000]
 
 
 async def test_renewals_end_after_a_refusal_and_after_hours(

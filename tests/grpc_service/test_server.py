@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from commands import Commands
 from grpc_caller import GrpcCaller
+from queue_messages import message as message_at
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.grpc_service import messages
 from sparrowmq.grpc_service.checks import accepted_types
-from sparrowmq.grpc_service.message_content import to_properties
+from sparrowmq.grpc_service.message_content import to_message, to_properties
 from sparrowmq.grpc_service.messages import (
     AckMessageEntry,
     ClientType,
@@ -93,10 +95,10 @@ def settled(caller: GrpcCaller, settings: Settings) -> tuple[Any, queue.Queue[An
     return stream, commands
 
 
-def consumer_settings(group: str, topic: str) -> Settings:
+def consumer_settings(group: str, topic: str, tags: str = "*") -> Settings:
     entry = SubscriptionEntry(
         topic=Resource(name=topic),
-        expression=FilterExpression(type=FilterType.TAG, expression="*"),
+        expression=FilterExpression(type=FilterType.TAG, expression=tags),
     )
     return Settings(
         client_type=ClientType.SIMPLE_CONSUMER,
@@ -274,9 +276,41 @@ def test_producers_own_time_for_a_transaction_is_stored_in_seconds() -> None:
     assert properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "90"
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"_SYS_MSG_PRIORITY_": str(2**31)},
+        {"_SYS_MSG_PRIORITY_": "9" * 5_000},
+        {"TIMER_OUT_MS": "253402300800000"},
+    ],
+)
+def test_no_number_of_a_stored_message_breaks_its_delivery(properties: dict[str, str]) -> None:
+    stored = replace(message_at(7), properties=properties, reconsume_times=2**31 - 1)
+
+    system = to_message(stored, topic="T").system_properties
+
+    assert [system.HasField(name) for name in ("priority", "delivery_timestamp")] == [False] * 2
+    assert system.delivery_attempt == 2**31 - 1
+
+
 def test_a_stored_type_that_is_not_known_breaks_no_route() -> None:
     for name in ("UNSPECIFIED", "LATER"):
         assert accepted_types(name) == [MessageType.MESSAGE_TYPE_UNSPECIFIED]
+
+
+def test_a_message_with_a_control_character_is_refused_with_all_of_its_request(
+    caller: GrpcCaller, topic: str
+) -> None:
+    def made(**system: Any) -> Any:
+        properties = SystemProperties(**{"message_id": "id"} | system)
+        resource = Resource(name=topic)
+        return messages.Message(topic=resource, body=b"x", system_properties=properties)
+
+    odd = {"message_id": "a\x02b", "trace_context": "a\x01b", "born_host": "\x02", "tag": "\n"}
+    for name, value in odd.items():
+        answer = caller.call("SendMessage", messages=[made(), made(**{name: value})])
+        assert Code(answer.status.code).name.startswith("ILLEGAL_MESSAGE_"), name
+    assert caller.receive(topic, "GID_control")[0].code == Code.MESSAGE_NOT_FOUND
 
 
 def test_a_message_group_keeps_its_queue_and_types_are_checked(caller: GrpcCaller) -> None:
@@ -321,7 +355,7 @@ def test_transactions_are_ended_and_undecided_ones_are_asked_for(caller: GrpcCal
         for body in (b"commit", b"rollback", b"asked")
     }
 
-    def end(body: bytes, resolution: TransactionResolution, transaction_id: str) -> int:
+    def end(body: bytes, resolution: int, transaction_id: str) -> int:
         answer = caller.call(
             "EndTransaction",
             topic=Resource(name="T_transaction"),
@@ -339,6 +373,7 @@ def test_transactions_are_ended_and_undecided_ones_are_asked_for(caller: GrpcCal
         assert end(body, resolution, entries[body].transaction_id) == Code.OK
     question = next(stream).recover_orphaned_transaction_command
     assert question.message.body == b"asked"
+    assert end(b"asked", 7, question.transaction_id) == Code.OK, "no resolution that is known"
     assert end(b"asked", TransactionResolution.COMMIT, question.transaction_id) == Code.OK
     assert end(b"asked", TransactionResolution.COMMIT, "no id") == Code.INVALID_TRANSACTION_ID
     received: set[bytes] = set()
@@ -371,8 +406,11 @@ def test_settings_of_a_consumer_are_completed_and_its_heartbeat_registers_it(
     commands.put(None)
 
 
-def test_settings_of_neither_producer_nor_consumer_end_the_stream(caller: GrpcCaller) -> None:
-    stream, commands = settled(caller, Settings())
+@pytest.mark.parametrize("settings", [Settings(), consumer_settings("GID_odd", "T", tags="||")])
+def test_settings_that_say_nothing_sound_end_the_stream(
+    caller: GrpcCaller, settings: Settings
+) -> None:
+    stream, commands = settled(caller, settings)
     with pytest.raises(grpc.RpcError) as raised:
         next(stream)
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT

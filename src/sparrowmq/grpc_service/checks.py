@@ -64,8 +64,7 @@ def check_message(message: Message, *, body_bytes_max: int, type_of_topic: str) 
     if len(message.body) > body_bytes_max:
         text = f"the body has {len(message.body)} bytes; the limit is {body_bytes_max}"
         raise Rejected(Code.MESSAGE_BODY_TOO_LARGE, text)
-    if not system.message_id.strip():
-        raise Rejected(Code.ILLEGAL_MESSAGE_ID, "the message has no id")
+    _check_text("message id", system.message_id, Code.ILLEGAL_MESSAGE_ID)
     if system.HasField("tag"):
         _check_text("tag", system.tag, Code.ILLEGAL_MESSAGE_TAG)
         if "|" in system.tag:
@@ -110,6 +109,10 @@ def _check_properties(message: Message) -> None:
             text = f"property {name!r} contains a control character"
             raise Rejected(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
         size += len(name.encode()) + len(value.encode())
+    for noun in ("born_host", "trace_context", "lite_topic"):
+        if _has_control(getattr(system, noun)):
+            text = f"{noun} contains a control character"
+            raise Rejected(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
     if size > USER_PROPERTY_BYTES_MAX:
         text = f"the properties have {size} bytes; the limit is {USER_PROPERTY_BYTES_MAX}"
         raise Rejected(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)

@@ -1,4 +1,4 @@
-"""The clients of the service: their connections to the broker, settings and telemetry streams.
+"""The clients of the service: their connections to the broker, groups and telemetry streams.
 
 Each client has a connection of its own to the broker (`serving/local_connection.py`). So the broker
 knows the client's groups, and asks it for the outcome of transactions, as it does with clients of
@@ -18,12 +18,11 @@ from sparrowmq.grpc_service.message_content import to_message
 from sparrowmq.grpc_service.messages import (
     Code,
     RecoverOrphanedTransactionCommand,
-    Settings,
     TelemetryCommand,
 )
 from sparrowmq.grpc_service.statuses import Rejected, check_answer, reject
 from sparrowmq.grpc_service.transaction_ids import TransactionId
-from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from sparrowmq.protocol.bodies import ConsumerData, SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import CheckTransactionStateRequestHeader, decode_header
@@ -75,8 +74,8 @@ class Client:
     """One client.
 
     Attributes:
-        settings: its last settings, as the service answered them; None before the first.
-        settled_ms: when they came, in milliseconds since 1970.
+        consumers: its membership in a consumer group, by its last settings.
+        published_topics: the topics of its last settings that it sends to.
         transaction_topics: the topics of its transactions, whose producer groups it is in.
         connection: its connection to the broker; None if there is none now.
         streams: the commands that wait for its telemetry streams, by stream.
@@ -84,8 +83,8 @@ class Client:
     """
 
     caller: Caller
-    settings: Settings | None = None
-    settled_ms: int = 0
+    consumers: list[ConsumerData] = field(default_factory=list)
+    published_topics: frozenset[str] = frozenset()
     transaction_topics: set[str] = field(default_factory=set)
     connection: LocalConnection | None = None
     streams: list[asyncio.Queue[TelemetryCommand | None]] = field(default_factory=list)
@@ -176,7 +175,7 @@ class Clients:
 
     def forget(self, client: Client) -> None:
         """Forget a client that has ended."""
-        client.settings = None
+        client.consumers, client.published_topics = [], frozenset()
         if client.connection is not None:
             client.connection.close()
 

@@ -45,6 +45,9 @@ PROPERTY_PRIORITY = "_SYS_MSG_PRIORITY_"
 PROPERTY_LITE_TOPIC = "__LITE_TOPIC"
 PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 PROPERTY_DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+_INT32_MAX = 2**31 - 1
+# The last millisecond of the year 9999, which is the last of a Timestamp.
+_TIMESTAMP_MS_MAX = 253_402_300_799_999
 # The properties that are RocketMQ's own, and no user's.
 SYSTEM_PROPERTIES = RESERVED_PROPERTIES | {
     PROPERTY_BORN_TIMESTAMP,
@@ -118,12 +121,12 @@ def to_message(stored: MessageExt, *, topic: str, receipt_handle: str | None = N
         receipt_handle=receipt_handle,
         queue_id=stored.queue_id,
         queue_offset=stored.queue_offset,
-        delivery_attempt=stored.reconsume_times + 1,
+        delivery_attempt=min(stored.reconsume_times, _INT32_MAX - 1) + 1,
         message_group=properties.get(PROPERTY_SHARDING_KEY),
         trace_context=properties.get(PROPERTY_TRACE_CONTEXT),
         dead_letter_queue=_dead_letter(properties),
         lite_topic=properties.get(PROPERTY_LITE_TOPIC),
-        priority=_number(properties.get(PROPERTY_PRIORITY)),
+        priority=_number(properties.get(PROPERTY_PRIORITY), _INT32_MAX),
     )
     own = {name: text for name, text in properties.items() if name not in SYSTEM_PROPERTIES}
     resource = Resource(name=topic)
@@ -144,7 +147,7 @@ def _stored_type(properties: Mapping[str, str]) -> MessageType:
 
 def _delivery_time(properties: Mapping[str, str]) -> Timestamp | None:
     for name in (PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_OUT_MS):
-        number = _number(properties.get(name))
+        number = _number(properties.get(name), _TIMESTAMP_MS_MAX)
         if number is not None:
             return to_timestamp(number)
     return None
@@ -156,8 +159,13 @@ def _dead_letter(properties: Mapping[str, str]) -> DeadLetterQueue | None:
     return DeadLetterQueue(topic=topic, message_id=message_id) if topic and message_id else None
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
+def _number(text: str | None, highest: int) -> int | None:
+    """Return the number of a property, None for none up to the highest that its field takes.
+
+    Clients of the remoting protocol write into a property whatever they want.
+    """
+    is_number = text and text.isascii() and text.isdigit() and len(text) <= len(str(highest))
+    return number if is_number and (number := int(text)) <= highest else None
 
 
 def to_ms(instant: Timestamp | Duration) -> int:

@@ -39,7 +39,7 @@ class _Renewed:
     receipt: Receipt
     caller: Caller
     begun_ms: int
-    # An acknowledgement waits for a renewal under way, which changes the handle.
+    # A change of the time changes the handle, so an acknowledgement or another change waits for it.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -91,9 +91,10 @@ class Renewals:
             for receipt, renewed in list(of_client.items()):
                 is_due = renewed.receipt.expires_ms - now_ms <= LEFT_MS
                 is_old = now_ms - renewed.begun_ms > RENEWAL_MS_MAX
-                if not (is_gone or is_due or is_old):
+                # It may be finished, or its client have ended, while others were renewed.
+                if receipt not in of_client or not (is_gone or is_due or is_old):
                     continue
-                is_kept = not (is_gone or is_old) and await self._renew(renewed)
+                is_kept = not (is_gone or is_old) and await self._change(renewed, RENEWED_MS)
                 if not is_kept:
                     of_client.pop(receipt, None)
                 if is_gone:
@@ -103,18 +104,17 @@ class Renewals:
 
     async def release(self, client: Client) -> None:
         """Let the messages of a client that has ended come again soon."""
-        for renewed in self._renewed.pop(client, {}).values():
+        of_client = self._renewed.pop(client, {})
+        while of_client:
+            _, renewed = of_client.popitem()
             await self._change(renewed, RELEASED_MS)
 
-    async def _renew(self, renewed: _Renewed) -> bool:
-        async with renewed.lock:
-            return await self._change(renewed, RENEWED_MS)
-
     async def _change(self, renewed: _Renewed, invisible_ms: int) -> bool:
-        try:
-            renewed.receipt = await change_invisible(
-                self._clients, renewed.caller, renewed.receipt, invisible_ms=invisible_ms
-            )
-        except Rejected:
-            return False
+        async with renewed.lock:
+            try:
+                renewed.receipt = await change_invisible(
+                    self._clients, renewed.caller, renewed.receipt, invisible_ms=invisible_ms
+                )
+            except Rejected:
+                return False
         return True

@@ -112,8 +112,6 @@ class SendService:
         self, caller: Caller, topic: TopicConfig, message: Message
     ) -> SendResultEntry:
         kind = type_of(message)
-        if kind == MessageType.TRANSACTION:
-            await register_producer(self._clients, caller, topic.topic_name)
         system = message.system_properties
         born_ms = to_ms(system.born_timestamp) if system.HasField("born_timestamp") else 0
         header = SendMessageRequestHeaderV2(
@@ -133,6 +131,8 @@ class SendService:
             code=RequestCode.SEND_MESSAGE_V2, ext_fields=encode_header(header), body=message.body
         )
         try:
+            if kind == MessageType.TRANSACTION:
+                await register_producer(self._clients, caller, topic.topic_name)
             answer = await self._clients.ask_well(caller, asked, timeout_ms=SEND_TIMEOUT_MS)
         except Rejected as error:
             return SendResultEntry(status=error.status, message_id=system.message_id)
@@ -164,9 +164,7 @@ class SendService:
             producer_group=topic,
             tran_state_table_offset=place.half_offset,
             commit_log_position=place.position,
-            commit_or_rollback=_OUTCOMES.get(
-                TransactionResolution(request.resolution), TRANSACTION_NONE
-            ),
+            commit_or_rollback=_OUTCOMES.get(request.resolution, TRANSACTION_NONE),
             from_transaction_check=request.source == TransactionSource.SOURCE_SERVER_CHECK,
             msg_id=request.message_id,
             transaction_id=request.transaction_id,

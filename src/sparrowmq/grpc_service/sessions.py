@@ -7,8 +7,9 @@ Tests: test_server.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from sparrowmq.errors import LocalProtocolError
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_group
 from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients
@@ -110,9 +111,10 @@ class Sessions:
         elif not given.HasField("publishing"):
             text = "the settings have neither publishing nor subscription"
             raise Rejected(Code.UNRECOGNIZED_CLIENT_TYPE, text)
-        client.settings = merge_settings(given, group, body_bytes_max=self._broker.body_bytes_max)
-        client.settled_ms = self._timestamp_ms()
-        return client.settings
+        merged = merge_settings(given, group, body_bytes_max=self._broker.body_bytes_max)
+        client.consumers = _consumers(merged, self._timestamp_ms())
+        client.published_topics = frozenset(topic.name for topic in merged.publishing.topics)
+        return merged
 
     async def heartbeat(self, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
         """Register the client's groups at the broker.
@@ -123,10 +125,11 @@ class Sessions:
         client = self._clients.known(caller)
         if client is None:
             return HeartbeatResponse(status=ok())
+        topics = sorted(client.transaction_topics | client.published_topics)
         data = HeartbeatData(
             client_id=caller.client_id,
-            producer_data_set=list(_producers(client)),
-            consumer_data_set=list(_consumers(client)),
+            producer_data_set=[ProducerData(group_name=topic) for topic in topics],
+            consumer_data_set=client.consumers,
         )
         if data.producer_data_set or data.consumer_data_set:
             await _register(self._clients, caller, data)
@@ -168,27 +171,21 @@ async def _register(clients: Clients, caller: Caller, data: HeartbeatData) -> No
     await clients.ask_well(caller, asked)
 
 
-def _producers(client: Client) -> Iterator[ProducerData]:
-    topics = set(client.transaction_topics)
-    if client.settings is not None and client.settings.HasField("publishing"):
-        topics |= {topic.name for topic in client.settings.publishing.topics}
-    for topic in sorted(topics):
-        yield ProducerData(group_name=topic)
-
-
-def _consumers(client: Client) -> Iterator[ConsumerData]:
-    settings = client.settings
-    if settings is None or not settings.HasField("subscription"):
-        return
-    subscriptions: list[SubscriptionData] = [
-        parse_subscription(
-            entry.topic.name,
-            entry.expression.expression or "*",
-            sub_version=client.settled_ms,
-            expression_type="SQL92" if entry.expression.type == FilterType.SQL else "TAG",
-        )
-        for entry in settings.subscription.subscriptions
-    ]
-    yield ConsumerData(
-        group_name=settings.subscription.group.name, subscription_data_set=subscriptions
-    )
+def _consumers(settings: Settings, timestamp_ms: int) -> list[ConsumerData]:
+    """Return the membership that settings ask for, if any. Raises: Rejected."""
+    if not settings.HasField("subscription"):
+        return []
+    try:
+        subscriptions: list[SubscriptionData] = [
+            parse_subscription(
+                entry.topic.name,
+                entry.expression.expression or "*",
+                sub_version=timestamp_ms,
+                expression_type="SQL92" if entry.expression.type == FilterType.SQL else "TAG",
+            )
+            for entry in settings.subscription.subscriptions
+        ]
+    except LocalProtocolError as error:
+        raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
+    group = settings.subscription.group.name
+    return [ConsumerData(group_name=group, subscription_data_set=subscriptions)]
