@@ -320,6 +320,17 @@ def test_number_of_texts_is_bounded(rig: Any) -> None:
     item = {"namespace": "m", "key": "k", "value": "v"}
     assert rig.call(RequestCode.PUT_KV_CONFIG, item).code == 1
     assert rig.call(RequestCode.PUT_KV_CONFIG, {**item, "namespace": "n", "key": "1"}).code == 0
+    assert rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "m"}).code == 22
+
+
+def test_number_of_namespaces_is_bounded_though_they_are_empty(rig: Any) -> None:
+    for number in range(1_000):
+        rig.server.kv_config.put(f"n{number}", "k", "v")
+        rig.server.kv_config.delete(f"n{number}", "k")
+
+    item = {"namespace": "m", "key": "k", "value": "v"}
+    assert rig.call(RequestCode.PUT_KV_CONFIG, item).code == 1
+    assert rig.call(RequestCode.PUT_KV_CONFIG, {**item, "namespace": "n1"}).code == 0
 
 
 @pytest.mark.parametrize("code", [9999, RequestCode.SEND_MESSAGE])

@@ -146,6 +146,22 @@ def test_topics_of_a_registration_that_another_follows_are_left_out() -> None:
         assert set(table.topics()) == entered
 
 
+def test_registration_that_is_repeated_while_its_topics_are_entered_enters_them_all() -> None:
+    names = [f"T{number}" for number in range(2 * TOPICS_PER_STEP)]
+    table = RouteTable()
+    steps = table.register(
+        identity("a"), topics(*names), ha_address="x", connection=PEERS[0], now_ms=0
+    )
+    next(steps)
+    assert table.note_alive("a-0:1", now_ms=0) is None, "the broker must register again"
+
+    register(table, identity("a"), topics(*names), connection=PEERS[1])
+    run_steps(steps)
+
+    assert len(table.topics()) == len(names)
+    assert table.note_alive("a-0:1", now_ms=0) == topics().data_version
+
+
 def test_queues_of_a_name_stay_while_any_broker_of_it_is_there() -> None:
     table = RouteTable()
     register(table, identity("a"), topics("T"))

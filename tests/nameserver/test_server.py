@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,25 @@ async def test_a_failed_tick_is_not_the_last(
     await server.stop()
 
     assert [type(failure) for failure in failures] == [MemoryError]
+
+
+async def test_a_full_disk_is_one_line_and_the_change_is_written_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def have_no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    server = NameServerServer(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(servers, "write_config", have_no_room)
+        for number in range(5):
+            server._machine.kv_config.put("n", str(number), "v")
+            server._turn()
+    monkeypatch.setattr(servers, "TICK_MS", 1)
+    await server.start(bind("127.0.0.1", 0))
+    while not (tmp_path / servers.KV_CONFIG_FILE).exists():
+        await asyncio.sleep(0.001)
+    await server.stop()
+
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert '"4":"v"' in (tmp_path / servers.KV_CONFIG_FILE).read_text()

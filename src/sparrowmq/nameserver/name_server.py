@@ -69,7 +69,7 @@ _VERSION_WITH_REGISTER_BODY = 37
 _VERSION_WITH_STANDARD_JSON = 401
 # TopicSysFlag.FLAG_UNIT, FLAG_UNIT_SUB.
 _UNIT, _UNIT_SUB = 1, 2
-_KEYS_MAX = 10_000
+_KEYS_MAX, _NAMESPACES_MAX = 10_000, 1_000
 # The settings of NamesrvConfig that apply to this name server.
 _SETTINGS = b"productEnvName=center\nclusterTest=false\norderMessageEnable=false\n"
 SCAN_INTERVAL_MS = 10_000
@@ -107,10 +107,12 @@ class KVConfig:
 
     def put(self, namespace: str, key: str, value: str) -> bool:
         """Store a value; return False if there are too many."""
-        table = self._tables.setdefault(namespace, {})
-        if key not in table and sum(map(len, self._tables.values())) >= _KEYS_MAX:
+        table = self._tables.get(namespace)
+        if table is None and len(self._tables) >= _NAMESPACES_MAX:
             return False
-        table[key] = value
+        if key not in (table or ()) and sum(map(len, self._tables.values())) >= _KEYS_MAX:
+            return False
+        self._tables.setdefault(namespace, {})[key] = value
         self.is_changed = True
         return True
 
@@ -383,7 +385,9 @@ def put_kv(server: NameServer, request: Request) -> Sequence[Output]:
     """Store a text."""
     header = decode_header(PutKVConfigRequestHeader, request.command.ext_fields)
     if not server.kv_config.put(header.namespace, header.key, header.value):
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"more than {_KEYS_MAX} keys")
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR, f"more than {_KEYS_MAX} keys or {_NAMESPACES_MAX} namespaces"
+        )
     return answer(request)
 
 

@@ -79,7 +79,8 @@ class Registered(NamedTuple):
 class _LiveBroker:
     identity: BrokerIdentity
     ha_address: str
-    data_version: DataVersion
+    # None until all topics of a registration are entered: its repetition enters them then.
+    data_version: DataVersion | None
     connection: Connection
     seen_ms: int
 
@@ -128,13 +129,15 @@ class RouteTable:
                 del group.addresses[broker_id]
         is_first = group.addresses.get(identity.broker_id) != identity.address
         group.addresses[identity.broker_id] = identity.address
-        live = _LiveBroker(identity, ha_address, topics.data_version, connection, now_ms)
+        version, left_out = topics.data_version, []
+        live = _LiveBroker(identity, ha_address, version, connection, now_ms)
         self._live[identity.address] = live
-        left_out: list[str] = []
         if identity.broker_id == MASTER_ID and (
-            is_first or known is None or known.data_version != topics.data_version
+            is_first or known is None or known.data_version != version
         ):
+            live.data_version = None
             left_out = yield from self._take_topics(live, topics)
+            live.data_version = version
         master_address = group.addresses.get(MASTER_ID)
         if identity.broker_id == MASTER_ID or master_address is None:
             return Registered(known is None, left_out=left_out)

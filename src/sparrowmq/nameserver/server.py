@@ -9,6 +9,7 @@ import ssl
 from pathlib import Path
 
 from sparrowmq.calling import clock
+from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.nameserver.name_server import KVConfig, NameServer
 from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.limits import ServerLimits
@@ -59,6 +60,8 @@ class NameServerServer:
             self._machine, limits=limits, tls=tls, takes_plain=takes_plain, on_turn=self._turn
         )
         self._ticker: asyncio.TimerHandle | None = None
+        self._log = BoundedLog(LOG)
+        self._is_unsaved = False
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
         """Use another TLS context for new connections."""
@@ -80,14 +83,23 @@ class NameServerServer:
         # First of all: a failed tick must not be the last.
         self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
         self._server.perform(self._machine.tick(now_ms=clock.monotonic_ms()))
+        if self._is_unsaved:
+            self._save()
 
     def _turn(self) -> None:
         # The answers of this turn go out after the write: an acknowledged change is on the disk.
         # The file is small and only operators change it: a thread would gain nothing.
+        if self._machine.kv_config.is_changed:
+            self._save()
+
+    def _save(self) -> None:
+        """Write the texts; after an error the ticks try again."""
         kv_config = self._machine.kv_config
-        if kv_config.is_changed:
-            try:
-                write_config(self._storage, KV_CONFIG_FILE, kv_config.encode())
-                kv_config.is_changed = False
-            except OSError as error:
-                LOG.error("%s cannot be written: %s", KV_CONFIG_FILE, error)
+        kv_config.is_changed = False
+        try:
+            write_config(self._storage, KV_CONFIG_FILE, kv_config.encode())
+            self._is_unsaved = False
+        except OSError as error:
+            self._is_unsaved = True
+            text = "%s cannot be written: %s"
+            self._log.log(logging.ERROR, "unsaved", text, KV_CONFIG_FILE, error)
