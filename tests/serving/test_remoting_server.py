@@ -459,3 +459,49 @@ async def test_bytes_of_requests_not_finished_are_bounded_over_all_connections(
 
     await until(lambda: server.connection_count == 3)
     assert server._started_bytes <= 200_000
+
+
+async def test_too_many_bytes_of_others_end_no_connection_that_has_none(serve: Serve) -> None:
+    server, connect = await serve(Machine(), started_frame_bytes_max=50_000)
+    (first, second) = peers = [await connect() for _ in range(2)]
+    for peer in peers:
+        await peer.send(*requests(1))
+        assert len(await peer.read(1)) == 1
+    sender, other = server._links.values()
+
+    # In one step of the loop: the first connection is not gone yet.
+    sender.data_received(encode_frame(RemotingCommand(code=ANSWER, body=bytes(60_000)))[:-1])
+    other.data_received(encode_frame(RemotingCommand(code=ANSWER, opaque=2)))
+
+    assert await first.read(1) == []
+    assert [reply.opaque for reply in await second.read(1)] == [2]
+    assert server.connection_count == 1
+
+
+async def test_a_connection_that_opens_during_the_stop_is_closed(serve: Serve) -> None:
+    server, _ = await serve(Machine())
+    await server.stop()
+    accepted, theirs = socket.socketpair()
+    for each in (accepted, theirs):
+        each.setblocking(False)
+
+    loop = asyncio.get_running_loop()
+    await loop.connect_accepted_socket(server.make_link, accepted)
+
+    async with asyncio.timeout(30):
+        assert await loop.sock_recv(theirs, 1) == b""
+    theirs.close()
+
+
+async def test_a_closed_connection_whose_answers_nobody_takes_ends(serve: Serve) -> None:
+    machine = Machine(body=bytes(8 * MIB))
+    server, connect = await serve(
+        machine, idle_ms=100, sweep_ms=20, send_buffer_bytes_max=64 * MIB, frame_bytes_max=16 * MIB
+    )
+    peer = await connect()
+
+    await peer.send(*requests(2))
+    await until(lambda: bool(machine.served))
+
+    await until(lambda: bool(machine.closed))
+    assert server.connection_count == 0

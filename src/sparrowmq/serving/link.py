@@ -296,7 +296,11 @@ class Link(asyncio.Protocol):
         return None
 
     def refuse(self, reason: str) -> None:
-        """Close the connection and log why."""
+        """Close the connection and log why; one that is closed already is cut off."""
+        if self.transport.is_closing():
+            # The peer does not take its last answers.
+            self.transport.abort()
+            return
         self._owner.log_closing(self, "closed", reason)
         self.close(reason)
 

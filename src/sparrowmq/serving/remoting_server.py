@@ -319,6 +319,8 @@ class RemotingServer:
 
     def opened(self, link: Link) -> Connection | None:
         """Register an accepted connection, unless there are too many; None refuses it."""
+        if self._is_stopping:
+            return None
         self._accepted += 1
         if (
             self.connection_count >= self._limits.connections_max
@@ -342,8 +344,8 @@ class RemotingServer:
             self._serve(link, now_ms, self._turn_began_ms + self._limits.turn_ms_max)
         finally:
             self._is_writer_near = False
-        if self._started_bytes > self._limits.started_frame_bytes_max:
-            link.refuse("too many bytes of frames that are not finished or not served")
+        if self._started_bytes > self._limits.started_frame_bytes_max and link.buffered_bytes:
+            link.cut_off("too many bytes of frames that are not finished or not served")
         if self._is_turn_due:
             return
         # A turn that has lasted ends in any case: connections that are behind go on then.
