@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.serving.access_control import AccessFault, Document
 from sparrowmq.serving.access_file import AccessFile, read_credentials
 
 # As RocketMQ ships it, with a key whose zeros count.
@@ -210,6 +211,40 @@ async def test_a_change_by_a_request_is_not_undone_by_what_a_look_has_found(
 
     assert list(file.control.table.accounts) == ["RocketMQ"]
     assert "rocketmq" not in (tmp_path / "plain_acl.yml").read_text()
+
+
+def test_a_change_by_a_request_undoes_no_change_of_the_file(tmp_path: Path) -> None:
+    file, other = file_of(tmp_path, TEXT), AccessFile(tmp_path / "plain_acl.yml", own=None)
+    other.control.change(lambda document: {**document, "accounts": document["accounts"][:1]})
+
+    def add_address(document: Document) -> Document:
+        return {**document, "globalWhiteRemoteAddresses": ["10.0.0.1"]}
+
+    file.control.change(add_address)
+
+    assert list(file.control.table.accounts) == ["RocketMQ"]
+    assert "rocketmq2" not in (tmp_path / "plain_acl.yml").read_text()
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+async def test_a_change_by_a_request_overwrites_no_file_that_cannot_be_used(
+    tmp_path: Path, is_seen: bool
+) -> None:
+    file = file_of(tmp_path, TEXT)
+    path = tmp_path / "plain_acl.yml"
+    for wrong, words in (("accounts: [", "line 2"), (TEXT.replace("DENY", "NO"), "is 'NO'")):
+        path.write_text(wrong)
+        if is_seen:
+            await follow(file)
+        with pytest.raises(AccessFault, match=words):
+            file.control.change(lambda document: document)
+        assert path.read_text() == wrong
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(AccessFault, match="not a regular file"):
+        file.control.change(lambda document: document)
+
+    assert list(file.control.table.accounts) == ["RocketMQ", "rocketmq2"]
 
 
 def test_what_is_written_is_read_again_and_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -260,6 +260,7 @@ class AccessControl:
     Args:
         document: the content of the file.
         save: writes a changed document to the file.
+        load: returns the file's content if it differs from the document in force, None if not.
         own: the credentials of this process's own broker, which no rule restricts; None for none.
         lock: held while the rules are changed.
 
@@ -271,10 +272,11 @@ class AccessControl:
         document: Document,
         save: Callable[[Document], None],
         *,
+        load: Callable[[], Document | None] = lambda: None,
         own: Credentials | None = None,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        self._save = save
+        self._save, self._load = save, load
         self._lock = nullcontext() if lock is None else lock
         self._own: Account | None = None
         if own is not None:
@@ -294,12 +296,17 @@ class AccessControl:
         """Replace the rules and write them to the file.
 
         Args:
-            edit: returns the new document, given the one in force.
+            edit: returns the new document, given the one of the file.
 
         Raises: AccessFault, OSError; the old rules then stay in force.
         """
         with self._lock:
-            document = edit(self.document)
+            newest = self._load()
+            if newest is None:
+                newest = self.document
+            else:
+                parse_access(newest)
+            document = edit(newest or {})
             table = parse_access(document)
             self._save(document)
             self.table, self.document = table, document

@@ -45,7 +45,9 @@ class AccessFile:
         self._lock = threading.Lock()
         document, lines = _read_yaml(self._path)
         try:
-            self.control = AccessControl(document, self._write, own=own, lock=self._lock)
+            self.control = AccessControl(
+                document, self._write, load=self._find_newest, own=own, lock=self._lock
+            )
         except AccessFault as error:
             raise self._located(error, lines) from error
         LOG.info(
@@ -78,6 +80,19 @@ class AccessFile:
             self._files.note_used(stamps)
             count = len(self.control.table.accounts)
             LOG.info("access control by %s was changed: %d accounts", self._path, count)
+
+    def _find_newest(self) -> Document | None:
+        """Return the content of a file that others have changed. Raises: AccessFault."""
+        try:
+            stamps = self._files.find_unused()
+            if stamps is None:
+                return None
+            document, _ = _read_yaml(self._path)
+        except ConfigError as error:
+            raise AccessFault(f"the file was changed, and {error}") from error
+        if not self._files.are_still(stamps):
+            raise AccessFault("others write the file; try again")
+        return document
 
     def _located(self, error: AccessFault, lines: dict[Path, int]) -> ConfigError:
         path = error.path

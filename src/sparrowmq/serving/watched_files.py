@@ -42,11 +42,27 @@ class WatchedFiles:
         before, self._seen = self._seen, self._stamps()
         if self._seen != before or self._seen == self._used:
             return None
-        if _NO_FILE in self._seen:
-            path = self._paths[self._seen.index(_NO_FILE)]
-            self.note_failure(self._seen, ConfigError(f"{path} is not a regular file"))
+        try:
+            self._check_regular(self._seen)
+        except ConfigError as error:
+            self.note_failure(self._seen, error)
             return None
         return self._seen
+
+    def find_unused(self) -> Stamps | None:
+        """Return the files' stamps, None if their content is in use.
+
+        Raises: ConfigError if one of them is not a regular file.
+        """
+        stamps = self._stamps()
+        if self._failure is None and stamps == self._used:
+            return None
+        self._check_regular(stamps)
+        return stamps
+
+    def _check_regular(self, stamps: Stamps) -> None:
+        if _NO_FILE in stamps:
+            raise ConfigError(f"{self._paths[stamps.index(_NO_FILE)]} is not a regular file")
 
     def are_still(self, stamps: Stamps) -> bool:
         """Return whether the files are as they were when a look found these stamps."""
