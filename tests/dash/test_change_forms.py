@@ -9,6 +9,7 @@ from typing import Any
 from group_stage import GroupStage
 from live_page import READER_PASSWORD, Reader, reading
 from sparrowmq import Admin, ConsumeStatus, MessageExt
+from sparrowmq.dash.login import HELD_MAX
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
 
@@ -144,6 +145,8 @@ async def test_several_dead_letters_are_sent_again_once(writer: Reader, stage: G
     earlier = await post(writer, path, 200, **fields | {"until_ms": "1"})
     done = await post(writer, path, 303, confirmed="yes", **fields)
     after = await post(writer, path, 200, **fields | {"text": ""})
+    await post(writer, path, 400, **fields | {"until_ms": "9" * 5_000})
+    await writer.read(f"{shown}&done={'9' * 5_000}")
 
     async def came() -> bool:
         return len(got) == 2
@@ -185,7 +188,8 @@ async def test_who_may_only_read_changes_nothing_and_sees_no_accounts(
 
     assert "read-only" in await writer.read("/")
     assert "administrator's password" in await post(writer, "/new-topic", 400, **form)
-    assert "this page only reads" in words_of(await writer.read("/accounts", 400))
+    for path in ("/accounts", "/accounts/administrator", "/new-account"):
+        assert "this page only reads" in words_of(await writer.read(path, 400))
 
 
 async def test_accounts_are_shown_made_changed_and_deleted(tmp_path: Path) -> None:
@@ -211,6 +215,12 @@ async def test_accounts_are_shown_made_changed_and_deleted(tmp_path: Path) -> No
             session = writer.site.access.find(writer.http.cookies)
             assert session is not None
             confirmed = form | {"secret": list(session.held)[-1]}
+            for number in range(HELD_MAX):
+                other = form | {"secret": f"secret-{number}"}
+                await post(writer, "/new-account", 200, **other)
+            late = await post(writer, "/new-account", 400, confirmed="yes", **confirmed)
+            await post(writer, "/new-account", 200, **form)
+            confirmed = form | {"secret": list(session.held)[-1]}
             await post(writer, "/new-account", 303, confirmed="yes", **confirmed)
             stored = rules.read_text()
             changed = form | {"secret": "", "topics": "SUB", "topic_perms": "T_a=PUB"}
@@ -222,6 +232,7 @@ async def test_accounts_are_shown_made_changed_and_deleted(tmp_path: Path) -> No
 
     assert ("12345678" in stored, "12345678" in preview) == (True, False)
     assert "T_a=PUB,T_b=SUB" in preview
+    assert "fill in the form again" in late
     assert "DENY → SUB" in change
     (orders,) = [row for row in rows if row["account"] == "orders-service"]
     assert (orders["topics"], orders["topic_perms"]) == ("SUB", "T_a=PUB")

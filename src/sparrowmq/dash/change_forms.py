@@ -69,9 +69,9 @@ async def show_form(form: ChangeForm, site: Site, visit: Visit) -> View | Respon
     filled = [
         f._replace(value=sent.get(f.name, "")) if sent and f.kind != "fixed" else f for f in fields
     ]
-    held = visit.session.held
     filled = [
-        f._replace(value=held.get(f.value, f.value)) if f.kind == "secret" else f for f in filled
+        f._replace(value=visit.session.find_held(f.value)) if f.kind == "secret" else f
+        for f in filled
     ]
     plan = None
     if visit.request.method == "POST":
@@ -303,7 +303,6 @@ async def _plan_group_end(site: Site, visit: Visit, values: Values) -> FormPlan:
 
 async def show_accounts(site: Site, visit: Visit) -> View:
     """List the accounts of access control. Raises: SparrowError."""
-    site.check_writes(visit.session)
     table = PageTable(
         name="accounts",
         title="Accounts",
@@ -328,14 +327,16 @@ async def show_accounts(site: Site, visit: Visit) -> View:
                 Cell(" ".join(each.topic_perms) or None),
                 Cell(" ".join(each.group_perms) or None),
             ]
-            for each in await _accounts(site)
+            for each in await _accounts(site, visit)
         ],
         empty="The brokers have no access control: everybody who reaches them may do everything.",
     )
     return View(template="accounts.html", title="Accounts", tables=(table,))
 
 
-async def _accounts(site: Site) -> list[accounts.BrokerAccount]:
+async def _accounts(site: Site, visit: Visit) -> list[accounts.BrokerAccount]:
+    """Return the accounts for an administrator. Raises: SparrowError."""
+    site.check_writes(visit.session)
     try:
         return await site.watcher.driver.run(accounts.list_accounts(site.watcher.directory))
     except BrokerError:
@@ -345,7 +346,7 @@ async def _accounts(site: Site) -> list[accounts.BrokerAccount]:
 
 async def _account(site: Site, visit: Visit) -> list[FormField]:
     name = visit.request.path_params.get("account", "")
-    known = next((a for a in await _accounts(site) if a.access_key == name), None)
+    known = next((a for a in await _accounts(site, visit) if a.access_key == name), None)
     perms = ("", "DENY", "PUB", "SUB", "PUB|SUB")
     return [
         FormField("account", "account", name, "fixed" if name else "text", is_required=True),
@@ -382,7 +383,7 @@ async def _account(site: Site, visit: Visit) -> list[FormField]:
 
 async def _plan_account(site: Site, visit: Visit, values: Values) -> FormPlan:
     name = visit.request.path_params.get("account") or values["account"]
-    known = next((a for a in await _accounts(site) if a.access_key == name), None)
+    known = next((a for a in await _accounts(site, visit) if a.access_key == name), None)
     if known is None and not values["secret"]:
         raise UsageError(f"{name} is a new account; give its secret key")
     lines = {key: ",".join(values[key].split()) for key in ("topic_perms", "group_perms")}
@@ -416,7 +417,8 @@ async def _plan_account(site: Site, visit: Visit, values: Values) -> FormPlan:
 
 async def _plan_account_end(site: Site, visit: Visit, values: Values) -> FormPlan:
     name = visit.request.path_params["account"]
-    rows = [(a.broker_name, a.access_key) for a in await _accounts(site) if a.access_key == name]
+    found = await _accounts(site, visit)
+    rows = [(a.broker_name, a.access_key) for a in found if a.access_key == name]
     return FormPlan(
         preview(("broker", "account"), rows),
         _run(site, partial(accounts.delete_account, site.watcher.directory, name)),

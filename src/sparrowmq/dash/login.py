@@ -36,6 +36,7 @@ SESSION_MS = 12 * 3_600_000
 SESSIONS_MAX = 64
 # Secrets of forms in a session; one more ends the oldest.
 HELD_MAX = 4
+_HANDLE_START = "held:"
 # A form of the page is far smaller.
 FORM_BYTES_MAX = 65_536
 FORM_TIMEOUT_S = 10
@@ -75,9 +76,21 @@ class Session:
         """Keep a secret until its form is confirmed; return what stands for it on the page."""
         while len(self.held) >= HELD_MAX:
             del self.held[next(iter(self.held))]
-        handle = secrets.token_urlsafe(32)
+        handle = _HANDLE_START + secrets.token_urlsafe(32)
         self.held[handle] = secret
         return handle
+
+    def find_held(self, text: str) -> str:
+        """Return the secret that a form's text stands for, or the text itself.
+
+        Raises: UsageError if the secret is no longer kept.
+        """
+        if not text.startswith(_HANDLE_START):
+            return text
+        secret = self.held.get(text)
+        if secret is None:
+            raise UsageError("other forms were previewed since; fill in the form again")
+        return secret
 
 
 class Access:

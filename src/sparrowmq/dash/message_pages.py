@@ -6,6 +6,7 @@ Tests: test_cluster_pages.py.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -47,6 +48,7 @@ _GROUPS_ASKED_MAX = 32
 # The characters shown of a key or property. A message's own page links to the whole body.
 _LINE_LENGTH = 120
 _HEX_WIDTH = 16
+_DONE = re.compile("[0-9]{1,9}")
 # The characters of JSON on lines.
 _JSON_LENGTH_MAX = 4 * BODY_BYTES_MAX
 _JSON = json.JSONEncoder(ensure_ascii=False, indent=2)
@@ -493,7 +495,7 @@ async def _show_letters(site: Site, visit: Visit, group: str) -> View:
             "has_letters": bool(letters),
             "text": text,
             "resend_href": f"/dead-letters/resend?{urlencode({'group': group, 'text': text})}",
-            "done": int(done) if (done := visit.query.get("done", "")).isdecimal() else 0,
+            "done": int(done) if _DONE.fullmatch(done := visit.query.get("done", "")) else 0,
         },
     )
 

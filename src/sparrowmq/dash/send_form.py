@@ -164,7 +164,7 @@ async def _letters(site: Site, visit: Visit) -> list[FormField]:
 async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
     group, directory, run = values["group"], site.watcher.directory, site.watcher.driver.run
     until_ms = values["until_ms"]
-    if not (until_ms.isascii() and until_ms.isdigit()):
+    if not (until_ms.isascii() and until_ms.isdigit() and len(until_ms) <= 15):
         raise UsageError("the form is not whole; load the page again")
     has_text = text_filter(values["text"])
     resends = await run(find_resends(directory, group))
