@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+
+import pytest
+
+from live_page import Reader
 from sparrowmq.dash.lab import picture_length_ms
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
@@ -9,6 +15,7 @@ from sparrowmq.drills.drill import Phase, Report
 from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.drills.stage import GROUP, TOPIC
 from sparrowmq.model import MessageQueue
+from steps_of_pages import eventually
 
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
 
@@ -35,6 +42,22 @@ def result(*, last_ms: int, settled_ms: int | None) -> Report:
         ),
         late_work=None,
     )
+
+
+async def test_a_drill_that_cannot_start_has_failed(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def have_no_descriptor(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", have_no_descriptor)
+    answer = await reader.http.post("/lab", data={"token": reader.token(), "drill": "join"})
+    assert answer.status_code == 303
+
+    async def is_said() -> bool:
+        return "Too many open files" in await reader.read("/lab")
+
+    await eventually("the failure on the page", is_said)
 
 
 def test_picture_ends_shortly_after_the_last_change() -> None:

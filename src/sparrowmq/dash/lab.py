@@ -14,7 +14,6 @@ from itertools import groupby
 
 from starlette.responses import RedirectResponse, Response
 
-from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.dash.group_page import DURATION_COLUMNS, Line, duration_cells, speak_spans
 from sparrowmq.dash.matrix import TONE_COUNT, MatrixColumn, letter_of
 from sparrowmq.dash.strips import TimeWindow, draw_bands
@@ -43,11 +42,9 @@ class Drill:
     """A drill: its progress so far, and after its end the result or the reason for its failure."""
 
     kind: DrillKind
-    begun_ms: int
     lines: list[str] = field(default_factory=list)
     result: Report | None = None
     failure: str = ""
-    ended_ms: int | None = None
 
 
 class Lab:
@@ -67,7 +64,7 @@ class Lab:
         """Start a drill. Raises: UsageError while another is running."""
         if self.is_running:
             raise UsageError("a drill is under way; wait for its end, or end it")
-        self.drill = Drill(kind=kind, begun_ms=monotonic_ms())
+        self.drill = Drill(kind=kind)
         self._task = asyncio.create_task(self._run(self.drill), name="drill")
 
     async def stop(self) -> None:
@@ -77,14 +74,15 @@ class Lab:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self, drill: Drill) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "sparrowmq.drills", drill.kind),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=OUTPUT_BYTES_MAX,
-        )
+        process: asyncio.subprocess.Process | None = None
         try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "sparrowmq.drills", drill.kind),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=OUTPUT_BYTES_MAX,
+            )
             async with asyncio.timeout(LIMIT_S):
                 output, _ = await asyncio.gather(
                     _read_all(process.stdout), self._note_lines(drill, process.stderr)
@@ -96,10 +94,11 @@ class Lab:
                 drill.result = decode_report(output)
         except TimeoutError:
             drill.failure = f"the drill did not end within {LIMIT_S:.0f} s"
-        except (ValueError, OSError) as error:
+        except OSError as error:
+            drill.failure = f"the drill's process cannot be started or read: {error.strerror}"
+        except ValueError as error:
             drill.failure = f"the drill's result cannot be read: {error}"
         finally:
-            drill.ended_ms = monotonic_ms()
             await _end(process)
             await self._watcher.announce(SUBJECT)
 
@@ -121,9 +120,9 @@ async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
     return output
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process | None) -> None:
     """End a drill's process, which ends its members."""
-    if process.returncode is not None:
+    if process is None or process.returncode is not None:
         return
     process.terminate()
     try:
@@ -164,7 +163,7 @@ async def show_lab(lab: Lab, visit: Visit) -> View:
 async def start_drill(lab: Lab, visit: Visit) -> Response:
     """Start a drill, or end the running one.
 
-    Raises: UsageError on a page that only reads, for an unknown drill, or while another runs.
+    Raises: UsageError for an unknown drill, or while another runs.
     """
     asked = visit.form.get("drill", "")
     if asked == "stop":
