@@ -174,6 +174,16 @@ def test_rows_are_bounded_the_oldest_go(history: History, monkeypatch: pytest.Mo
     assert history.standings("G")[Q0].owners == ("b",)
 
 
+def test_owners_of_queues_that_are_gone_are_forgotten(history: History) -> None:
+    history.note("G", before := view_at(1_000, OF_A), None)
+    history.note("G", view_at(2_000, dict.fromkeys(QUEUES[:2], ("a",))), before)
+    assert list(history.standings("G")) == QUEUES[:2]
+
+    history.note("G", view_at(3_000, {Q0: ("a",)}), None)
+
+    assert list(history.standings("G")) == [Q0]
+
+
 def test_of_a_group_that_never_rests_the_last_changes_are_read(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,7 @@ class History:
     def note(self, group: str, view: GroupView, before: GroupView | None) -> None:
         """Store the changes since the view before. Raises: sqlite3.Error, as for a full disk."""
         at_ms = view.timestamp_ms
-        known = {} if before is None else before.standings
+        known = self.standings(group) if before is None else before.standings
         with self._db:
             self._note_members(group, view)
             if before is None or not is_watched(before, at_ms):
@@ -126,9 +126,16 @@ class History:
                 )
                 for seen in list_seen(before, view):
                     self._note_seen(group, seen)
-            for queue, standing in view.standings.items():
+            standings = view.standings
+            for queue, standing in standings.items():
                 if standing != known.get(queue):
                     self._note_standing(group, queue, standing)
+            for queue in known.keys() - standings.keys():
+                self._execute(
+                    "DELETE FROM owner WHERE cluster = ? AND grp = ? AND queue = ?",
+                    group,
+                    _text(queue),
+                )
             self._note_sample(group, view)
             self._looks += 1
             if self._looks % _PRUNE_EVERY == 0:
