@@ -59,6 +59,10 @@ accounts:
   secretKey: reader-secret-1
   topicPerms: [T=SUB]
   groupPerms: [GID_any=SUB]
+- accessKey: elsewhere
+  secretKey: elsewhere-secret-1
+  whiteRemoteAddress: 10.0.0.1
+  admin: true
 """
 
 
@@ -496,8 +500,13 @@ def test_access_control_holds_for_each_call(tmp_path: Path) -> None:
         with (
             GrpcCaller(secured.grpc) as nobody,
             GrpcCaller(secured.grpc, keys=("owner-of-all", "no")) as forger,
+            GrpcCaller(secured.grpc, keys=("elsewhere", "elsewhere-secret-1")) as elsewhere,
         ):
-            for caller in (nobody, forger):
+            for caller in (nobody, forger, elsewhere):
+                route = caller.call(
+                    "QueryRoute", topic=Resource(name="T"), endpoints=caller.endpoints
+                )
+                assert route.status.code == Code.UNAUTHORIZED
                 assert caller.send("T", b"x").status.code == Code.UNAUTHORIZED
                 assert caller.receive("T", "GID_any")[0].code == Code.UNAUTHORIZED
         with GrpcCaller(secured.grpc, keys=("owner-of-all", "owner-secret-1")) as signer:

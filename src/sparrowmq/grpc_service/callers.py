@@ -54,9 +54,10 @@ def identify(metadata: Mapping[str, str], peer: str, access: AccessControl | Non
     if len(client_id) > CLIENT_ID_LENGTH_MAX:
         text = f"x-mq-client-id has {len(client_id)} characters, more than {CLIENT_ID_LENGTH_MAX}"
         raise Rejected(Code.BAD_REQUEST, text)
-    credentials = None if access is None else _authenticate(metadata, access)
+    address = _address_of(peer)
+    credentials = None if access is None else _authenticate(metadata, address, access)
     language = _LANGUAGES.get(metadata.get("x-mq-language", "").upper(), LanguageCode.OTHER)
-    return Caller(client_id, _address_of(peer), language, credentials)
+    return Caller(client_id, address, language, credentials)
 
 
 _LANGUAGES = {language.name: language for language in LanguageCode} | {
@@ -65,7 +66,7 @@ _LANGUAGES = {language.name: language for language in LanguageCode} | {
 }
 
 
-def _authenticate(metadata: Mapping[str, str], access: AccessControl) -> Credentials:
+def _authenticate(metadata: Mapping[str, str], address: str, access: AccessControl) -> Credentials:
     scheme, _, items = metadata.get("authorization", "").partition(" ")
     given: dict[str, str] = {}
     for item in items.split(","):
@@ -82,6 +83,10 @@ def _authenticate(metadata: Mapping[str, str], access: AccessControl) -> Credent
     is_valid = hmac.compare_digest(expected.encode(), claimed.encode())
     if secret_key is None or not is_valid:
         raise Rejected(Code.UNAUTHORIZED, f"wrong signature for access key {access_key[:64]}")
+    # Routes, assignments and settings are answered without the broker, which would check this.
+    stranger = access.find_stranger(access_key, address)
+    if stranger is not None:
+        raise Rejected(Code.UNAUTHORIZED, stranger)
     return Credentials(access_key=access_key, secret_key=secret_key)
 
 

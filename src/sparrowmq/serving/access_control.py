@@ -339,6 +339,14 @@ class AccessControl:
             return str(error)
         return None
 
+    def find_stranger(self, access_key: str, address: str) -> str | None:
+        """Return why an account may not come from an address (`ip:port`), None if it may."""
+        try:
+            self._check_address(self._find_account(access_key), address)
+        except _Denied as error:
+            return str(error)
+        return None
+
     def find_secret(self, access_key: str) -> str | None:
         """Return an account's secret key; None if there is no such account."""
         account = self.table.accounts.get(access_key)
@@ -346,7 +354,7 @@ class AccessControl:
 
     def _check(self, command: RemotingCommand, address: str) -> None:
         fields = command.ext_fields or {}
-        account = self._authenticate(fields, command.body, address.rpartition(":")[0].strip("[]"))
+        account = self._authenticate(fields, command.body, address)
         if account is self._own:
             return
         code = command.code
@@ -362,18 +370,22 @@ class AccessControl:
         for need in needs:
             account.check(need)
 
-    def _authenticate(self, fields: Mapping[str, str], body: bytes | None, ip: str) -> Account:
+    def _authenticate(self, fields: Mapping[str, str], body: bytes | None, address: str) -> Account:
         access_key = fields.get(ACCESS_KEY)
         if access_key is None:
             raise _Denied("No accessKey is configured")
         account = self._find_account(access_key)
         if account is not self._own:
-            for patterns in (self.table.addresses, account.addresses):
-                if patterns and not any(pattern.matches(ip) for pattern in patterns):
-                    raise _Denied(f"accessKey={access_key} may not come from {ip}")
+            self._check_address(account, address)
         if not is_signature_valid(fields, body, secret_key=account.secret_key):
             raise _Denied(f"Check signature failed for accessKey={access_key[:64]}")
         return account
+
+    def _check_address(self, account: Account, address: str) -> None:
+        ip = address.rpartition(":")[0].strip("[]")
+        for patterns in (self.table.addresses, account.addresses):
+            if patterns and not any(pattern.matches(ip) for pattern in patterns):
+                raise _Denied(f"accessKey={account.access_key} may not come from {ip}")
 
     def _find_account(self, access_key: str) -> Account:
         own = self._own
