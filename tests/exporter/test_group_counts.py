@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from group_views import Q0, Q1, view_at
 from sparrowmq.doctor.group_view import GroupView
+from sparrowmq.exporter import group_counts
 from sparrowmq.exporter.group_counts import GroupCounts
 
 BOTH = {"a": 1, "b": 1}
@@ -51,6 +54,18 @@ def test_rebalance_is_counted_once_from_its_first_change_on() -> None:
 
     assert [dict(each.rebalances) for each in (begun, unsettled)] == [{"joined": 1}] * 2
     assert unsettled.rebalance_s.total() == 0
+
+
+def test_group_that_never_rests_is_counted_anew_after_so_many_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_counts, "SEEN_MAX", 10)
+    counts = counts_of()
+    for number in range(50):
+        counts.note(view(1_000 * number, ("ab"[number % 2],), ("a",), members=BOTH), ())
+        assert len(counts._seen) <= 10
+
+    assert counts.rebalances.total() > 1
 
 
 def test_first_view_and_views_without_a_change_count_nothing() -> None:

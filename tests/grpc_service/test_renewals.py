@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from sparrowmq.grpc_service import client_table
+from sparrowmq.grpc_service import renewals as renewals_module
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients, tell
 from sparrowmq.grpc_service.messages import (
@@ -18,6 +21,7 @@ from sparrowmq.grpc_service.messages import (
 )
 from sparrowmq.grpc_service.receipts import Receipt, give_up, parse_receipt
 from sparrowmq.grpc_service.renewals import RENEWAL_MS_MAX, SILENCE_MS, Renewals
+from sparrowmq.grpc_service.server import GrpcServer
 from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.protocol.codes import LanguageCode, RequestCode
@@ -151,6 +155,37 @@ async def test_a_client_that_ends_during_a_renewal_keeps_no_message(
     assert clients.asked == [60_000, 1_000, 1_000]
 
 
+async def test_an_acknowledgement_waits_for_a_renewal_and_has_its_handle(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    receipt = received(clients)
+    renewals.add(CALLER, receipt)
+    clients.now_ms += 45_000
+    clients.client.seen_ms = clients.now_ms
+    clients.gate.clear()
+    looking = asyncio.create_task(renewals.look())
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(clients.gate.set)
+
+    async with renewals.end(CALLER, receipt) as latest:
+        assert latest.handle.pop_timestamp_ms == clients.now_ms
+    await looking
+
+
+async def test_renewed_messages_of_a_client_have_a_bound(
+    clients: AnsweringClients, renewals: Renewals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewals_module, "RENEWED_MAX", 2)
+    for offset in range(3):
+        receipt = received(clients)
+        handle = receipt.handle._replace(queue_offset=offset)
+        renewals.add(CALLER, receipt._replace(handle=handle))
+
+    await renewals.release(clients.client)
+
+    assert clients.asked == [1_000, 1_000]
+
+
 async def test_renewals_end_after_a_refusal_and_after_hours(
     clients: AnsweringClients, renewals: Renewals
 ) -> None:
@@ -185,6 +220,33 @@ async def test_callers_without_connection_or_stream_fill_no_table() -> None:
         assert ended.status.code == Code.OK
 
     assert len(clients) == 0
+
+
+def test_each_call_shows_that_its_client_lives() -> None:
+    call = SimpleNamespace(
+        invocation_metadata=lambda: (("x-mq-client-id", "consumer@1"),),
+        peer=lambda: "ipv4:127.0.0.1:5",
+    )
+    server = GrpcServer(cast(BrokerPort, None), access=None, timestamp_ms=lambda: START_MS)
+    client = server._clients.find(CALLER)
+
+    assert (server._identify(call), client.seen_ms) == (CALLER, START_MS)
+
+
+def test_a_client_is_known_while_it_has_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_table, "STREAMS_MAX", 1)
+    clients = Clients(cast(BrokerPort, None))
+    for _ in range(2):
+        client = clients.find(CALLER)
+        stream = clients.open_stream(client)
+        with pytest.raises(Rejected, match="1 telemetry streams"):
+            clients.open_stream(clients.find(CALLER._replace(client_id="other")))
+        # As its connection to the broker ends.
+        clients._drop_unused(client)
+
+        assert (clients.known(CALLER), len(clients)) == (client, 1)
+        clients.close_stream(client, stream)
+        assert len(clients) == 0
 
 
 def test_a_receipt_handle_is_read_as_it_was_written(clients: AnsweringClients) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import queue
 import shutil
 import socket
@@ -34,6 +35,7 @@ from sparrowmq.grpc_service.messages import (
     FilterType,
     MessageQueue,
     MessageType,
+    Permission,
     Publishing,
     Resource,
     Settings,
@@ -44,6 +46,13 @@ from sparrowmq.grpc_service.messages import (
     Timestamp,
     TransactionResolution,
 )
+from sparrowmq.grpc_service.route_calls import _permissions
+from sparrowmq.grpc_service.send_calls import _queue_of
+from sparrowmq.grpc_service.statuses import Rejected, check_answer
+from sparrowmq.protocol.bodies import TopicConfig
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.serving.requests import DENIED
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -133,6 +142,43 @@ def test_route_leads_to_where_the_client_asked(caller: GrpcCaller) -> None:
     assert list(route.message_queues[0].accept_message_types) == [MessageType.NORMAL]
 
 
+@pytest.mark.parametrize(
+    ("reads", "writes", "perm", "expected"),
+    [
+        (3, 2, 6, [Permission.READ, Permission.READ_WRITE, Permission.READ_WRITE]),
+        (1, 3, 6, [Permission.WRITE, Permission.WRITE, Permission.READ_WRITE]),
+        (2, 2, 4, [Permission.READ, Permission.READ]),
+        (2, 1, 0, [Permission.NONE, Permission.NONE]),
+    ],
+)
+def test_queues_of_a_route_have_their_permissions(
+    reads: int, writes: int, perm: int, expected: list[Permission]
+) -> None:
+    topic = TopicConfig(topic_name="T", read_queue_nums=reads, write_queue_nums=writes, perm=perm)
+    assert list(_permissions(topic)) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "expected"),
+    [
+        (ResponseCode.FLUSH_DISK_TIMEOUT, "", Code.MASTER_PERSISTENCE_TIMEOUT),
+        (ResponseCode.SYSTEM_BUSY, "", Code.TOO_MANY_REQUESTS),
+        (ResponseCode.NO_MESSAGE, "", Code.INVALID_RECEIPT_HANDLE),
+        (ResponseCode.SYSTEM_ERROR, f"{DENIED}why", Code.UNAUTHORIZED),
+        (ResponseCode.TRANSACTION_FAILED, "why", Code.INTERNAL_SERVER_ERROR),
+    ],
+)
+def test_codes_of_the_broker_have_codes_of_the_service(
+    code: int, remark: str, expected: Code
+) -> None:
+    with pytest.raises(Rejected) as raised:
+        check_answer(RemotingCommand(code=code, remark=remark))
+    assert (raised.value.code, str(raised.value)) == (
+        expected,
+        remark.removeprefix(DENIED) or f"the broker answered with code {code}",
+    )
+
+
 def test_unknown_names_and_calls_without_a_client_id_have_their_codes(
     cluster: EmbeddedCluster, caller: GrpcCaller
 ) -> None:
@@ -149,7 +195,15 @@ def test_unknown_names_and_calls_without_a_client_id_have_their_codes(
 def test_message_reads_alike_by_both_protocols(
     cluster: EmbeddedCluster, caller: GrpcCaller, topic: str
 ) -> None:
-    caller.send(topic, b"by grpc", tag="a", keys=["k1", "k2"], properties={"colour": "red"})
+    caller.send(
+        topic,
+        gzip.compress(b"by grpc"),
+        tag="a",
+        keys=["k1", "k2"],
+        properties={"colour": "red"},
+        born_timestamp=Timestamp(seconds=1_700_000_000),
+        body_encoding=Encoding.GZIP,
+    )
     with Producer("GID_remoting", name_server=cluster.name_server) as producer:
         producer.send(Message(topic, b"by remoting" * 1_000, tags="b", keys=("k3",)))
 
@@ -175,6 +229,7 @@ def test_message_reads_alike_by_both_protocols(
         wait_until("both messages", has_both)
     ours = next(each for each in pulled if each.tags == "a")
     assert (ours.body, ours.keys, ours.properties["colour"]) == (b"by grpc", ("k1", "k2"), "red")
+    assert ours.born_timestamp_ms == 1_700_000_000_000
 
 
 def test_acknowledged_message_never_comes_again_and_others_do(
@@ -315,6 +370,16 @@ def test_a_message_with_a_control_character_is_refused_with_all_of_its_request(
         answer = caller.call("SendMessage", messages=[made(), made(**{name: value})])
         assert Code(answer.status.code).name.startswith("ILLEGAL_MESSAGE_"), name
     assert caller.receive(topic, "GID_control")[0].code == Code.MESSAGE_NOT_FOUND
+
+
+def test_a_message_group_has_the_queue_that_apaches_proxy_chooses() -> None:
+    # The values of Guava's own test of Hashing.consistentHash; chr(n) has n for its hash code.
+    golden = [0, 55, 62, 8, 45, 59, 86, 97, 82, 59, 73, 37, 17, 56, 86, 21, 90, 37, 38, 83]
+
+    assert [_queue_of(chr(n), 100) for n in range(len(golden))] == golden
+    many = [_queue_of(chr(n), 100_001) for n in (2, 2_201, 2_202)]
+    assert many == [80_343, 22_152, 15_018]
+    assert [_queue_of("", 100), _queue_of("a", 0)] == [-1, -1]
 
 
 def test_a_message_group_keeps_its_queue_and_types_are_checked(caller: GrpcCaller) -> None:
@@ -501,8 +566,9 @@ def test_access_control_holds_for_each_call(tmp_path: Path) -> None:
             GrpcCaller(secured.grpc) as nobody,
             GrpcCaller(secured.grpc, keys=("owner-of-all", "no")) as forger,
             GrpcCaller(secured.grpc, keys=("elsewhere", "elsewhere-secret-1")) as elsewhere,
+            GrpcCaller(secured.grpc, keys=("no-account", "")) as unknown,
         ):
-            for caller in (nobody, forger, elsewhere):
+            for caller in (nobody, forger, elsewhere, unknown):
                 route = caller.call(
                     "QueryRoute", topic=Resource(name="T"), endpoints=caller.endpoints
                 )

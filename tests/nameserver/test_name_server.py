@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.nameserver import name_server
 from sparrowmq.nameserver.name_server import KVConfig, NameServerRefusal
 from sparrowmq.nameserver.route_table import (
     BROKER_ALIVE_MS,
@@ -132,6 +133,24 @@ def test_what_is_registered_and_alive_is_not_taken_over(rig: Any, claim: dict[st
     (fact,) = (fact for fact in rig.facts if fact.warning)
     assert stranger.address in fact.text
     assert broker.address in fact.text
+
+
+def test_broker_that_came_while_a_registration_was_read_is_not_taken_over(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = name_server.decode_register_body
+
+    def read_late(body: bytes | None, *, compressed: bool) -> Any:
+        monkeypatch.setattr(name_server, "decode_register_body", read)
+        rig.register(connection=rig.connect("10.0.0.1"))
+        return (yield from read(body, compressed=compressed))
+
+    monkeypatch.setattr(name_server, "decode_register_body", read_late)
+    late = rig.register("10.0.0.2:10911", connection=rig.connect("10.0.0.2"))
+
+    assert (late.code, "is alive" in str(late.remark)) == (1, True)
+    (broker,) = decode_body(TopicRouteData, route(rig).body).broker_datas
+    assert broker.broker_addrs == {0: "10.0.0.1:10911"}
 
 
 @pytest.mark.parametrize("ending", ["closed", "silent", "unregistered"])

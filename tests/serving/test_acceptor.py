@@ -132,6 +132,35 @@ def test_a_lack_of_descriptors_is_logged_once_and_ends(
     assert "accepted again" in caplog.records[1].message
 
 
+class Aborted(socket.socket):
+    """A listening socket whose first peer has gone before it is accepted."""
+
+    aborts = 1
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.aborts:
+            self.aborts = 0
+            raise ConnectionAbortedError(errno.ECONNABORTED, "gone")
+        return super().accept()
+
+
+def test_a_peer_that_has_gone_keeps_nobody_waiting(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(acceptor, "RETRY_S", 60)
+
+    async def run() -> list[bytes]:
+        listening = Aborted(fileno=bind("127.0.0.1", 0).detach())
+        opened = Acceptor(listening, Echo)
+        try:
+            return await echo(listening.getsockname())
+        finally:
+            opened.close()
+
+    assert runner.run(run()) == [b"x"]
+    assert caplog.records == []
+
+
 @contextlib.contextmanager
 def no_descriptors() -> Generator[None]:
     """Leave the process no free descriptor."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from sparrowmq.errors import ConnectionLost, InvokeTimeout
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand, response_to
 from sparrowmq.protocol.foreign import Foreign
@@ -30,7 +31,9 @@ from sparrowmq.serving.connections import (
 )
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.link import Link
+from sparrowmq.serving.local_connection import LocalConnection
 from sparrowmq.serving.remoting_server import PEER_LINES_MAX, RemotingServer, bind
+from sparrowmq.serving.world import LoopWorld
 
 ANSWER, PAUSE, PRODUCE, BURN, PUSH, ASIDE, FAIL_ASIDE, FACT = range(100, 108)
 MIB = 1 << 20
@@ -141,10 +144,15 @@ async def serve() -> AsyncIterator[Serve]:
         machine: Machine,
         on_turn: Callable[[], None] | None = None,
         awaits_turn: Callable[[], bool] | None = None,
+        world: LoopWorld | None = None,
         **limits: Any,
     ) -> Any:
         server = RemotingServer(
-            machine, limits=ServerLimits(**limits), on_turn=on_turn, awaits_turn=awaits_turn
+            machine,
+            limits=ServerLimits(**limits),
+            on_turn=on_turn,
+            awaits_turn=awaits_turn,
+            world=world,
         )
         listening = bind("127.0.0.1", 0)
         address = listening.getsockname()
@@ -167,6 +175,15 @@ async def serve() -> AsyncIterator[Serve]:
         peer.close()
     for server in servers:
         await server.stop()
+
+
+class Clock(LoopWorld):
+    """The loop, with a clock that is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 1_000
+        self.monotonic_ms = lambda: self.now_ms
 
 
 def requests(count: int, code: int = ANSWER) -> list[RemotingCommand]:
@@ -351,8 +368,8 @@ async def test_peer_that_is_sent_more_than_it_takes_is_cut_off(serve: Serve) -> 
 
 
 async def test_peer_with_much_to_do_leaves_time_to_others(serve: Serve) -> None:
-    machine = Machine()
-    _, connect = await serve(machine, turn_ms_max=5)
+    machine, turns = Machine(), [0]
+    _, connect = await serve(machine, lambda: turns.append(len(machine.served)), turn_ms_max=5)
     busy, other = await connect(), await connect()
     await busy.send(*requests(500, BURN))
     await other.send(*requests(1))
@@ -362,6 +379,7 @@ async def test_peer_with_much_to_do_leaves_time_to_others(serve: Serve) -> None:
     replies = await busy.read(500)
 
     assert served < 500
+    await until(lambda: turns[-1] == 501)
     assert list(range(500)) == [reply.opaque for reply in replies]
 
 
@@ -459,6 +477,10 @@ async def test_bytes_of_requests_not_finished_are_bounded_over_all_connections(
 
     await until(lambda: server.connection_count == 3)
     assert server._started_bytes <= 200_000
+    for link in list(server._links.values()):
+        link.transport.abort()
+    await until(lambda: server.connection_count == 0)
+    assert server._started_bytes == 0
 
 
 async def test_too_many_bytes_of_others_end_no_connection_that_has_none(serve: Serve) -> None:
@@ -491,6 +513,81 @@ async def test_a_connection_that_opens_during_the_stop_is_closed(serve: Serve) -
     async with asyncio.timeout(30):
         assert await loop.sock_recv(theirs, 1) == b""
     theirs.close()
+
+
+async def test_local_connection_is_a_peer_like_others_until_one_of_both_ends_it(
+    serve: Serve,
+) -> None:
+    machine, closed = Machine(), [0]
+    server, _ = await serve(machine)
+
+    def count() -> None:
+        closed[0] += 1
+
+    local = LocalConnection(
+        server.make_local_link(), "10.0.0.9:5", on_request=lambda _: None, on_closed=count
+    )
+    assert (await local.ask(RemotingCommand(code=ANSWER), timeout_ms=30_000)).code == 0
+    assert machine.served[-1][0] == "10.0.0.9:5"
+    with pytest.raises(InvokeTimeout, match="within 1 ms"):
+        await local.ask(RemotingCommand(code=ASIDE), timeout_ms=1)
+    assert list(local._session.outstanding) == []
+
+    asking = asyncio.create_task(local.ask(RemotingCommand(code=ANSWER), timeout_ms=30_000))
+    await asyncio.sleep(0)
+    (link,) = server._links.values()
+    link.close("the server ends it")
+    for ended in (asking, local.ask(RemotingCommand(code=ANSWER), timeout_ms=30_000)):
+        with pytest.raises(ConnectionLost):
+            await ended
+
+    assert (local.is_closed, closed, server.connection_count) == (True, [1], 0)
+    machine.gate.set()
+
+
+async def test_only_a_frame_that_is_long_in_coming_ends_a_connection(serve: Serve) -> None:
+    machine, clock = Machine(), Clock()
+    server, connect = await serve(machine, world=clock, started_frame_ms=30_000)
+    frame = encode_frame(RemotingCommand(code=ANSWER, body=bytes(1_000)))
+    steady, slow, waiting = [await connect() for _ in range(3)]
+    aside = encode_frame(RemotingCommand(code=ASIDE))
+    await steady.send_bytes(frame[:100])
+    await slow.send_bytes(frame[:100])
+    await waiting.send_bytes(aside[:20])
+    await until(lambda: server._started_bytes == 220)
+    # Its next frame begins while the server serves this one.
+    await waiting.send_bytes(aside[20:] + frame[:100])
+    await until(lambda: len(machine.served) == 1)
+
+    for _ in range(2):
+        clock.now_ms += 20_000
+        await steady.send_bytes(frame[100:] + frame[:100])
+        assert len(await steady.read(1)) == 1
+        server._sweep()
+
+    await until(lambda: len(machine.closed) == 1)
+    assert machine.closed[0].address == slow.address
+    machine.gate.set()
+    assert len(await waiting.read(1)) == 1
+
+
+async def test_peer_that_takes_nothing_for_long_ends(serve: Serve) -> None:
+    machine, clock = Machine(body=bytes(MIB)), Clock()
+    server, connect = await serve(
+        machine, world=clock, send_buffer_bytes_max=2 * MIB, send_stall_ms=30_000
+    )
+    peer = await connect()
+    await peer.send(*requests(20))
+    await until(lambda: bool(machine.served))
+    await rest(server)
+
+    clock.now_ms += 30_000
+    server._sweep()
+    assert not next(iter(server._links.values())).transport.is_closing()
+    clock.now_ms += 1
+    server._sweep()
+
+    await until(lambda: len(machine.closed) == 1)
 
 
 async def test_a_closed_connection_whose_answers_nobody_takes_ends(serve: Serve) -> None:
