@@ -15,18 +15,24 @@ from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients, tel
 from sparrowmq.grpc_service.messages import (
     Code,
     HeartbeatRequest,
+    MessageQueue,
     NotifyClientTerminationRequest,
+    ReceiveMessageRequest,
+    Resource,
     Status,
     TelemetryCommand,
 )
 from sparrowmq.grpc_service.receipts import Receipt, give_up, parse_receipt
+from sparrowmq.grpc_service.receive_calls import ReceiveService
 from sparrowmq.grpc_service.renewals import RENEWAL_MS_MAX, SILENCE_MS, Renewals
 from sparrowmq.grpc_service.server import GrpcServer
 from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.protocol.codes import LanguageCode, RequestCode
 from sparrowmq.protocol.command import RemotingCommand
-from sparrowmq.protocol.pop_handle import PopHandle
+from sparrowmq.protocol.headers import encode_header
+from sparrowmq.protocol.pop_handle import PopHandle, PopMessageResponseHeader
+from sparrowmq.protocol.record import Record, encode_record
 
 START_MS = 1_800_000_000_000
 CALLER = Caller("consumer@1", "127.0.0.1:5", LanguageCode.OTHER, None)
@@ -247,6 +253,52 @@ def test_a_client_is_known_while_it_has_a_stream(monkeypatch: pytest.MonkeyPatch
         assert (clients.known(CALLER), len(clients)) == (client, 1)
         clients.close_stream(client, stream)
         assert len(clients) == 0
+
+
+class PoppingClients(AnsweringClients):
+    """Clients of a broker that pops the same two messages each time."""
+
+    async def ask(
+        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    ) -> RemotingCommand:
+        header = PopMessageResponseHeader(
+            pop_timestamp_ms=self.now_ms,
+            invisible_time_ms=60_000,
+            revive_qid=0,
+            rest_num=0,
+            start_offset_info="0 1 3",
+            msg_offset_info="0 1 3,4",
+        )
+        records = [
+            encode_record(Record(topic="T", queue_id=1, body=b"x", queue_offset=offset))
+            for offset in (3, 4)
+        ]
+        return RemotingCommand(code=0, ext_fields=encode_header(header), body=b"".join(records))
+
+
+async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> None:
+    clients = PoppingClients()
+    renewals = Renewals(clients, timestamp_ms=lambda: clients.now_ms)
+    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
+    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    request = ReceiveMessageRequest(
+        group=Resource(name="GID"),
+        message_queue=MessageQueue(topic=Resource(name="T")),
+        batch_size=2,
+        auto_renew=True,
+    )
+    answers = service.receive(CALLER, request, None)
+    received = [await anext(answers) for _ in range(2)]
+
+    await answers.aclose()
+    await asyncio.gather(*service._left)
+
+    assert (received[0].status.code, received[1].message.body) == (Code.OK, b"x")
+    # Also the one that was on its way.
+    assert clients.asked == [1_000, 1_000]
+    clients.client.seen_ms = clients.now_ms + 60_000
+    await pass_time(clients, renewals, 60)
+    assert len(clients.asked) == 2, "neither is renewed"
 
 
 def test_a_receipt_handle_is_read_as_it_was_written(clients: AnsweringClients) -> None:
