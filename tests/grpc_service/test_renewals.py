@@ -24,7 +24,12 @@ from sparrowmq.grpc_service.messages import (
 )
 from sparrowmq.grpc_service.receipts import Receipt, give_up, parse_receipt
 from sparrowmq.grpc_service.receive_calls import ReceiveService
-from sparrowmq.grpc_service.renewals import RENEWAL_MS_MAX, SILENCE_MS, Renewals
+from sparrowmq.grpc_service.renewals import (
+    CHANGED_AT_ONCE,
+    RENEWAL_MS_MAX,
+    SILENCE_MS,
+    Renewals,
+)
 from sparrowmq.grpc_service.server import GrpcServer
 from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected
@@ -44,7 +49,7 @@ class AnsweringClients(Clients):
     def __init__(self) -> None:
         self.client = Client(CALLER)
         self.now_ms = START_MS
-        self.refuses = False
+        self.refuses: Code | None = None
         # Answers wait for it.
         self.gate = asyncio.Event()
         self.gate.set()
@@ -57,8 +62,8 @@ class AnsweringClients(Clients):
     async def ask_well(
         self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
     ) -> RemotingCommand:
-        if self.refuses:
-            raise Rejected(Code.INVALID_RECEIPT_HANDLE, "too late")
+        if self.refuses is not None:
+            raise Rejected(self.refuses, "too late, or too busy")
         fields = request.ext_fields or {}
         self.asked.append(int(fields["invisibleTime"]))
         await self.gate.wait()
@@ -151,14 +156,37 @@ async def test_a_client_that_ends_during_a_renewal_keeps_no_message(
     clients.client.seen_ms = clients.now_ms
     clients.gate.clear()
     looking = asyncio.create_task(renewals.look())
-    await asyncio.sleep(0)
+    while not clients.asked:
+        await asyncio.sleep(0)
 
     ending = asyncio.create_task(renewals.release(clients.client))
     await asyncio.sleep(0)
     clients.gate.set()
     await asyncio.gather(looking, ending)
 
-    assert clients.asked == [60_000, 1_000, 1_000]
+    assert clients.asked == [60_000, 60_000, 1_000, 1_000]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_many_messages_are_changed_at_a_time(
+    clients: AnsweringClients, renewals: Renewals, ends: bool
+) -> None:
+    first, count = received(clients), 2 * CHANGED_AT_ONCE
+    for offset in range(count):
+        renewals.add(CALLER, first._replace(handle=first.handle._replace(queue_offset=offset)))
+    clients.now_ms += 45_000
+    clients.client.seen_ms = clients.now_ms
+    clients.gate.clear()
+
+    changing = renewals.release(clients.client) if ends else renewals.look()
+    task = asyncio.create_task(changing)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    at_once = len(clients.asked)
+    clients.gate.set()
+    await task
+
+    assert (at_once, len(clients.asked)) == (CHANGED_AT_ONCE, count)
 
 
 async def test_an_acknowledgement_waits_for_a_renewal_and_has_its_handle(
@@ -170,7 +198,8 @@ async def test_an_acknowledgement_waits_for_a_renewal_and_has_its_handle(
     clients.client.seen_ms = clients.now_ms
     clients.gate.clear()
     looking = asyncio.create_task(renewals.look())
-    await asyncio.sleep(0)
+    while not clients.asked:
+        await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(clients.gate.set)
 
     async with renewals.end(CALLER, receipt) as latest:
@@ -192,14 +221,29 @@ async def test_renewed_messages_of_a_client_have_a_bound(
     assert clients.asked == [1_000, 1_000]
 
 
+@pytest.mark.parametrize(("busy_s", "renewed"), [(15, [60_000]), (70, [])])
+async def test_a_renewal_that_fails_is_repeated_while_there_is_time(
+    clients: AnsweringClients, renewals: Renewals, busy_s: int, renewed: list[int]
+) -> None:
+    renewals.add(CALLER, received(clients))
+    clients.client.streams.append(asyncio.Queue())
+    await pass_time(clients, renewals, 39)
+    clients.refuses = Code.PROXY_TIMEOUT
+    await pass_time(clients, renewals, busy_s)
+    clients.refuses = None
+    await pass_time(clients, renewals, 5)
+
+    assert clients.asked == renewed
+
+
 async def test_renewals_end_after_a_refusal_and_after_hours(
     clients: AnsweringClients, renewals: Renewals
 ) -> None:
     renewals.add(CALLER, received(clients))
-    clients.refuses = True
+    clients.refuses = Code.INVALID_RECEIPT_HANDLE
     clients.client.seen_ms = clients.now_ms + 45_000
     await pass_time(clients, renewals, 45)
-    clients.refuses = False
+    clients.refuses = None
     clients.client.seen_ms = clients.now_ms + RENEWAL_MS_MAX * 2
     await pass_time(clients, renewals, 60)
     assert clients.asked == []
