@@ -236,6 +236,29 @@ async def test_a_renewal_that_fails_is_repeated_while_there_is_time(
     assert clients.asked == renewed
 
 
+async def test_no_unforeseen_failure_ends_the_renewals(
+    clients: AnsweringClients,
+    renewals: Renewals,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(renewals_module, "LOOK_S", 0.001)
+    renewals.add(CALLER, received(clients))
+    clients.now_ms += 45_000
+    clients.client.seen_ms = clients.now_ms
+    running = asyncio.create_task(renewals.run())
+    async with asyncio.timeout(30):
+        with monkeypatch.context() as broken:
+            broken.setattr(clients, "ask_well", None)
+            while not caplog.records:
+                await asyncio.sleep(0.001)
+        while not clients.asked:
+            await asyncio.sleep(0.001)
+    running.cancel()
+
+    assert clients.asked == [60_000]
+
+
 async def test_renewals_end_after_a_refusal_and_after_hours(
     clients: AnsweringClients, renewals: Renewals
 ) -> None:

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from sparrowmq.calling.repetition import repeat
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.client_table import Client, Clients
 from sparrowmq.grpc_service.messages import Code
@@ -85,9 +86,7 @@ class Renewals:
 
     async def run(self) -> None:
         """Renew until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self.look()
+        await repeat(self.look, name="the renewal of messages", pause_s=lambda: LOOK_S)
 
     async def look(self) -> None:
         """Renew what is due, and release the messages of clients that are gone."""
