@@ -22,7 +22,7 @@ from sparrowmq.grpc_service.messages import (
     Status,
     TelemetryCommand,
 )
-from sparrowmq.grpc_service.receipts import Receipt, give_up, parse_receipt
+from sparrowmq.grpc_service.receipts import Receipt, acknowledge, give_up, parse_receipt
 from sparrowmq.grpc_service.receive_calls import ReceiveService
 from sparrowmq.grpc_service.renewals import (
     CHANGED_AT_ONCE,
@@ -57,6 +57,9 @@ class AnsweringClients(Clients):
         self.asked: list[int] = []
 
     def find(self, caller: Caller) -> Client:
+        return self.client
+
+    def known(self, caller: Caller) -> Client:
         return self.client
 
     async def ask_well(
@@ -139,11 +142,12 @@ async def test_a_clients_end_releases_its_messages(
     clients: AnsweringClients, renewals: Renewals
 ) -> None:
     renewals.add(CALLER, received(clients))
-    await renewals.release(clients.client)
-
-    assert clients.asked == [1_000]
-    await renewals.release(clients.client)
-    assert clients.asked == [1_000]
+    sessions = Sessions(
+        cast(BrokerPort, None), clients, renewals, timestamp_ms=lambda: clients.now_ms
+    )
+    for _ in range(2):
+        await sessions.terminate(CALLER, NotifyClientTerminationRequest())
+        assert clients.asked == [1_000]
 
 
 async def test_a_client_that_ends_during_a_renewal_keeps_no_message(
@@ -402,6 +406,15 @@ async def test_message_is_not_finished_while_the_broker_makes_no_dead_letter(
         await give_up(busy, CALLER, received(clients), message_id="ID")
 
     assert busy.codes == [RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
+
+
+async def test_acknowledgements_of_a_batch_that_is_refused_are_made_one_by_one(
+    clients: AnsweringClients,
+) -> None:
+    busy = BusyOnceClients()
+
+    assert await acknowledge(busy, CALLER, [received(clients)] * 2) == [None, None]
+    assert busy.codes == [RequestCode.BATCH_ACK_MESSAGE, *[RequestCode.ACK_MESSAGE] * 2]
 
 
 def test_full_telemetry_stream_loses_its_oldest_command_and_never_its_end() -> None:

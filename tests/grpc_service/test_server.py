@@ -46,6 +46,7 @@ from sparrowmq.grpc_service.messages import (
     Timestamp,
     TransactionResolution,
 )
+from sparrowmq.grpc_service.receive_calls import _polling_ms
 from sparrowmq.grpc_service.route_calls import _permissions
 from sparrowmq.grpc_service.send_calls import _queue_of
 from sparrowmq.grpc_service.statuses import Rejected, check_answer
@@ -537,6 +538,22 @@ def test_the_doctor_sees_a_group_by_message_and_its_member(
     assert {queue["state"] for queue in shown["queues"]} == {"shared"}
     assert caller.ack(topic, group, message).code == Code.OK
     commands.put(None)
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "left_s", "expected_ms"),
+    [(None, None, 20_000), (1, 30, 5_000), (60, 30, 20_000), (20, 7, 7_000), (20, 5, 5_000)],
+)
+def test_a_receive_waits_within_its_bounds_and_its_deadline(
+    asked_s: int | None, left_s: float | None, expected_ms: int
+) -> None:
+    duration = None if asked_s is None else Duration(seconds=asked_s)
+    request = messages.ReceiveMessageRequest(long_polling_timeout=duration)
+
+    assert _polling_ms(request, left_s) == expected_ms
+    with pytest.raises(Rejected, match="4999 ms") as raised:
+        _polling_ms(request, 4.999)
+    assert raised.value.code == Code.ILLEGAL_POLLING_TIME
 
 
 def test_assignment_is_every_message_and_bounds_of_receives_are_told(

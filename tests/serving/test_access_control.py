@@ -21,7 +21,13 @@ from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.signatures import Credentials, sign_request
 from sparrowmq.serving import access_control
-from sparrowmq.serving.access_control import ADMIN_CODES, AccessControl, AccessFault, Document
+from sparrowmq.serving.access_control import (
+    ADMIN_CODES,
+    AccessControl,
+    AccessFault,
+    Document,
+    Permission,
+)
 from sparrowmq.serving.addresses import AddressFault, parse_addresses
 
 OWN = Credentials(access_key="own-broker", secret_key="own-secret")
@@ -139,6 +145,31 @@ def test_a_code_needs_what_it_is_about(
     code: int, fields: dict[str, str], denied: str | None
 ) -> None:
     assert (denied and f"No default permission for {denied}") == refusal(code, fields)
+
+
+@pytest.mark.parametrize(
+    ("account", "topic", "is_denied"),
+    [
+        # Messages of all topics wait in these.
+        ({"defaultTopicPerm": "PUB|SUB"}, "any", False),
+        ({"defaultTopicPerm": "PUB|SUB"}, "RMQ_SYS_TRANS_HALF_TOPIC", True),
+        ({"defaultTopicPerm": "SUB", "topicPerms": ["SCHEDULE_TOPIC_XXXX=SUB"]}, None, False),
+        # An administrator with permissions has these alone.
+        ({"admin": "true"}, "RMQ_SYS_TRANS_HALF_TOPIC", False),
+        ({"admin": "true", "topicPerms": ["other=SUB"]}, "any", True),
+        ({"admin": "true", "groupPerms": ["other=SUB"]}, "any", True),
+    ],
+)
+def test_defaults_cover_no_waiting_messages_and_lists_narrow_administrators(
+    account: Document, topic: str | None, is_denied: bool
+) -> None:
+    keys = {"accessKey": "somebody", "secretKey": "12345678"}
+    rules = control({"accounts": [keys | account]})
+    topic = topic or "SCHEDULE_TOPIC_XXXX"
+
+    denial = rules.find_denial("somebody", topic, Permission.SUB)
+
+    assert denial == (f"No default permission for topic: {topic}" if is_denied else None)
 
 
 def test_bodies_say_what_heartbeats_and_locks_are_about() -> None:
