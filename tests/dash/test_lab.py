@@ -8,6 +8,7 @@ import errno
 import pytest
 
 from live_page import Reader
+from sparrowmq.dash import lab
 from sparrowmq.dash.lab import picture_length_ms
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.owner_history import GroupRebalance, OwnedSpan
@@ -58,6 +59,18 @@ async def test_a_drill_that_cannot_start_has_failed(
         return "Too many open files" in await reader.read("/lab")
 
     await eventually("the failure on the page", is_said)
+
+
+async def test_a_drill_that_says_too_much_is_read_no_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lab, "OUTPUT_BYTES_MAX", 10)
+    stream = asyncio.StreamReader()
+    stream.feed_data(b"x" * 11)
+    stream.feed_eof()
+
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        await lab._read_all(stream)
 
 
 def test_picture_ends_shortly_after_the_last_change() -> None:

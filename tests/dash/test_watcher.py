@@ -16,9 +16,9 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Invoke, Oneway
 from sparrowmq.calling.scheduler import Waiter
 from sparrowmq.client.operations.groups import list_groups
-from sparrowmq.client.operations.overview import GROUPS_ASKED_MAX, take_overview
+from sparrowmq.client.operations.overview import GROUPS_ASKED_MAX, Overview, take_overview
 from sparrowmq.dash import watcher as watcher_module
-from sparrowmq.dash.watcher import TURNS_MAX, Watcher
+from sparrowmq.dash.watcher import KEPT_MS, TURNS_MAX, Watcher
 from steps_of_pages import eventually, read_table, words_of
 
 pytestmark = pytest.mark.slow
@@ -114,6 +114,21 @@ async def test_a_group_that_cannot_be_understood_is_said_and_harms_no_other(
         sum(f"group {stage.group} cannot be looked at" in r.getMessage() for r in caplog.records)
         == 1
     )
+
+
+async def test_a_group_that_nobody_wants_is_kept_for_a_while(reader: Reader) -> None:
+    watcher = reader.watcher
+    old, _, shown = [watcher._group(name) for name in ("G_old", "G_wanted", "G_shown")]
+    for group in (old, shown):
+        group.wanted_ms -= KEPT_MS + 1
+        await watcher.announce(group.name)
+    with watcher.showing("G_shown"):
+        shown.wanted_ms = old.wanted_ms
+        nothing = Overview(at_ms=0, timestamp_ms=0, brokers=(), topics=(), groups=())
+        watcher._take_overview(nothing, [])
+
+    assert set(watcher.groups) & {"G_old", "G_wanted", "G_shown"} == {"G_wanted", "G_shown"}
+    assert (watcher.version("G_old"), watcher.version("G_shown") > 0) == (0, True)
 
 
 async def test_waiting_for_news_ends_with_its_time(reader: Reader) -> None:

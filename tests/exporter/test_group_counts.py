@@ -6,8 +6,9 @@ import pytest
 
 from group_views import Q0, Q1, view_at
 from sparrowmq.doctor.group_view import GroupView
-from sparrowmq.exporter import group_counts
+from sparrowmq.exporter import group_counts, watch
 from sparrowmq.exporter.group_counts import GroupCounts
+from sparrowmq.exporter.watch import make_families
 
 BOTH = {"a": 1, "b": 1}
 
@@ -66,6 +67,18 @@ def test_group_that_never_rests_is_counted_anew_after_so_many_changes(
         assert len(counts._seen) <= 10
 
     assert counts.rebalances.total() > 1
+
+
+def test_queues_beyond_the_bound_have_no_series_and_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "QUEUES_MAX", 3)
+    groups = {name: counts_of(view(0, ("a",), ("a",))) for name in ("G1", "G2")}
+
+    families = {each.name: each.samples for each in make_families(None, groups, is_up=True)}
+
+    assert len(families["sparrowmq_queue_owners"]) == 2
+    assert [each.value for each in families["sparrowmq_queues_left_out"]] == [2]
 
 
 def test_first_view_and_views_without_a_change_count_nothing() -> None:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from group_stage import GroupStage
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.client.directory_setup import make_directory
+from sparrowmq.exporter import watch
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.exporter.watch import ClusterWatch
 from sparrowmq.testing import EmbeddedCluster
@@ -44,6 +45,21 @@ async def scraped(cluster: EmbeddedCluster) -> AsyncIterator[Scraped]:
     directory = make_directory(cluster.name_server)
     async with AsyncDriver() as driver:
         yield Scraped(ClusterWatch(directory, driver, interval_s=1.0))
+
+
+async def test_groups_beyond_the_bound_have_the_lag_alone(
+    stage: GroupStage, scraped: Scraped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.send([b"a"])
+    stage.join("one")
+    while scraped.value("sparrowmq_group_members", group=stage.group) != 1:
+        await scraped.watch.look()
+    monkeypatch.setattr(watch, "GROUPS_MAX", 0)
+
+    await scraped.watch.look()
+
+    assert scraped.value("sparrowmq_group_members", group=stage.group) is None
+    assert scraped.value("sparrowmq_group_retry_lag", group=stage.group) is not None
 
 
 async def test_every_series_has_a_sample_and_owners_are_named(

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
@@ -356,6 +356,9 @@ def test_header_of_a_send_is_read_into_its_type_at_once(code: RequestCode) -> No
     st.sets(st.sampled_from("abcdefghijkm"), max_size=2),
     st.sampled_from(["", '"b":"U",', '"k":"1",', '"z":"1",']),
 )
+@example({"k": "1"}, set(), "")
+@example({"m": "1"}, set(), "")
+@example({"i": "x" * 40_000}, set(), "")
 def test_header_of_a_send_says_the_same_however_it_is_read(
     changes: dict[str, Any], absent: set[str], doubled: str
 ) -> None:
@@ -397,6 +400,7 @@ def test_header_of_a_pull_is_read_into_its_type_at_once() -> None:
     st.sets(st.sampled_from(sorted(PULL_FIELDS)), max_size=2),
     st.sampled_from(["", '"topic":"U",', '"maxMsgBytes":"1",', '"z":"1",']),
 )
+@example({"subscription": "x" * 40_000}, set(), "")
 def test_header_of_a_pull_says_the_same_however_it_is_read(
     changes: dict[str, Any], absent: set[str], doubled: str
 ) -> None:

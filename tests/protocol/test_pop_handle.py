@@ -9,10 +9,12 @@ from sparrowmq.protocol.pop_handle import (
     PopHandle,
     PopMessageResponseHeader,
     PoppedQueue,
+    decode_popped,
     encode_popped,
     parse_handle,
     parse_popped,
 )
+from sparrowmq.protocol.record import HEAD_SIZE, Record, encode_record
 
 NUMBERS = st.integers(0, 2**63 - 1)
 HANDLES = st.builds(
@@ -76,6 +78,17 @@ def test_offsets_of_an_answer_are_the_text_of_apaches_brokers() -> None:
     assert (starts, offsets) == ("0 3 7;1 0 2", "0 3 7,9;1 0 2")
     assert parse_popped(answer(starts, offsets)) == [(queues[0], 7), (queues[1], 2)]
     assert parse_popped(answer("", "")) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, HEAD_SIZE - 1, 2**31 - 1])
+def test_messages_before_a_record_of_no_sound_size_are_read(size: int) -> None:
+    record = encode_record(Record(topic="T", queue_id=1, body=b"x"))
+    damaged = bytearray(record)
+    damaged[:5] = size.to_bytes(4, "big") + b"?"
+
+    found = decode_popped(record + bytes(damaged) + record, broker_name="b")
+
+    assert [message.body for message in found] == [b"x"]
 
 
 @pytest.mark.parametrize(
