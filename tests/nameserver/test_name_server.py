@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.nameserver import name_server
 from sparrowmq.nameserver.name_server import KVConfig, NameServerRefusal
 from sparrowmq.nameserver.route_table import (
     BROKER_ALIVE_MS,
@@ -15,6 +14,7 @@ from sparrowmq.nameserver.route_table import (
 from sparrowmq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
+from sparrowmq.protocol.register_body import decode_register_body
 from sparrowmq.serving.connections import Close
 
 IDENTITY = {
@@ -138,14 +138,14 @@ def test_what_is_registered_and_alive_is_not_taken_over(rig: Any, claim: dict[st
 def test_broker_that_came_while_a_registration_was_read_is_not_taken_over(
     rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = name_server.decode_register_body
+    place = "sparrowmq.nameserver.name_server.decode_register_body"
 
     def read_late(body: bytes | None, *, compressed: bool) -> Any:
-        monkeypatch.setattr(name_server, "decode_register_body", read)
+        monkeypatch.setattr(place, decode_register_body)
         rig.register(connection=rig.connect("10.0.0.1"))
-        return (yield from read(body, compressed=compressed))
+        return (yield from decode_register_body(body, compressed=compressed))
 
-    monkeypatch.setattr(name_server, "decode_register_body", read_late)
+    monkeypatch.setattr(place, read_late)
     late = rig.register("10.0.0.2:10911", connection=rig.connect("10.0.0.2"))
 
     assert (late.code, "is alive" in str(late.remark)) == (1, True)

@@ -164,8 +164,10 @@ def _number(text: str | None, highest: int) -> int | None:
 
     Clients of the remoting protocol write into a property whatever they want.
     """
-    is_number = text and text.isascii() and text.isdigit() and len(text) <= len(str(highest))
-    return number if is_number and (number := int(text)) <= highest else None
+    if not text or len(text) > len(str(highest)) or not (text.isascii() and text.isdigit()):
+        return None
+    number = int(text)
+    return number if number <= highest else None
 
 
 def to_ms(instant: Timestamp | Duration) -> int:

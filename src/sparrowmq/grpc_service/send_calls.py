@@ -7,7 +7,7 @@ Tests: test_server.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_message, check_topic, type_of
@@ -60,7 +60,7 @@ SEND_TIMEOUT_MS = 8_000
 # The most messages of one request.
 MESSAGES_MAX = 1_024
 _ANY_QUEUE = -1
-_OUTCOMES = {
+_OUTCOMES: Mapping[int, int] = {
     TransactionResolution.COMMIT: TRANSACTION_COMMIT,
     TransactionResolution.ROLLBACK: TRANSACTION_ROLLBACK,
 }

@@ -87,7 +87,7 @@ class AccessFile:
             stamps = self._files.find_unused()
             if stamps is None:
                 return None
-            document, _ = _read_yaml(self._path)
+            document: Document = _read_yaml(self._path)[0]
         except ConfigError as error:
             raise AccessFault(f"the file was changed, and {error}") from error
         if not self._files.are_still(stamps):
