@@ -129,7 +129,8 @@ class RouteTable:
                 del group.addresses[broker_id]
         is_first = group.addresses.get(identity.broker_id) != identity.address
         group.addresses[identity.broker_id] = identity.address
-        version, left_out = topics.data_version, []
+        version = topics.data_version
+        left_out: list[str] = []
         live = _LiveBroker(identity, ha_address, version, connection, now_ms)
         self._live[identity.address] = live
         if identity.broker_id == MASTER_ID and (
