@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import sparrowmq
 from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED
-from sparrowmq.cli.main import build_app
+from sparrowmq.cli.main import _replace_closed_streams, build_app
 
 pytestmark = pytest.mark.slow
 
@@ -205,15 +206,58 @@ def test_output_to_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
     assert (found.returncode, found.stderr) == (3, expected)
 
 
-def test_output_without_a_reader_or_without_a_descriptor_is_silent() -> None:
-    command = f"{sys.executable} -m sparrowmq rebalance simulate --queues 4"
-    unread = subprocess.run(
-        ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True
-    )
-    closed = subprocess.run(["bash", "-c", f"{command} >&-"], capture_output=True)
+def in_shell(line: str) -> tuple[int, str, str]:
+    """Run a line of the shell, in which $smq is the command."""
+    shell = ["bash", "-c", line.replace("$smq", f"{sys.executable} -m sparrowmq")]
+    found = subprocess.run(shell, capture_output=True, text=True)
+    return found.returncode, found.stdout, found.stderr
 
-    assert (unread.returncode, unread.stderr) == (1, b"")
-    assert (closed.returncode, closed.stderr) == (0, b"")
+
+def test_output_without_a_reader_is_silent() -> None:
+    line = "$smq rebalance simulate --queues 4 | true; exit ${PIPESTATUS[0]}"
+
+    assert in_shell(line) == (1, "", "")
+
+
+@pytest.mark.parametrize("place", [">&-", "1</dev/null"])
+@pytest.mark.parametrize("command", ["rebalance simulate --queues 4", "--version"])
+def test_output_that_cannot_be_written_is_one_line(command: str, place: str) -> None:
+    expected = "sparrowmq: cannot write to stdout: Bad file descriptor\n"
+
+    assert in_shell(f"$smq {command} {place}") == (3, "", expected)
+
+
+def test_closed_streams_end_no_command_that_does_not_need_them() -> None:
+    told = in_shell("$smq simulate --queues 4 --json 2>&-")
+    sent = in_shell("$smq send T -n 127.0.0.1:1 <&-")
+
+    # What is said on stderr has not come into the JSON.
+    assert (told[0], told[1][:1]) == (0, "{")
+    assert (sent[0], "cannot connect" in sent[2]) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_server"),
+    [("up", True), ("broker --data d", True), ("broker ls", False), ("ls", False), ("", False)],
+)
+def test_server_serves_without_a_stdout(
+    line: str, is_server: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+
+    _replace_closed_streams(line.split())
+
+    with sys.stdout, nullcontext() if is_server else pytest.raises(OSError, match="Bad file"):
+        try:
+            print("ready", flush=True)
+        finally:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def test_missing_package_of_a_guessed_command_is_that_of_the_command() -> None:
+    found = run(["pyspark"], "backlog", "--snapshots", "a", "--out", "b")
+
+    assert "pyspark is not installed; pip install '.[cli,spark]' in a checkout" in found.stderr
 
 
 def test_characters_that_the_encoding_lacks_are_escaped() -> None:

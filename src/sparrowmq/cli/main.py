@@ -15,7 +15,7 @@ import sys
 from collections import UserDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 from sparrowmq.cli.guesses import GUESSED_WITHIN, translate_guess
 from sparrowmq.cli.language import translate_help, words
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _EXIT_FAILED = 3
 # The reader of a pipe has gone: the exit code that typer has for the same.
 _EXIT_UNREAD = 1
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class _Command(NamedTuple):
@@ -84,6 +84,8 @@ COMMANDS = {
         "sparrowmq.cli.demo", "Balance two groups over real flights; read them with Spark.", "demo"
     ),
 }
+# With no subcommand behind them.
+_SERVERS = ("up", "nameserver", "broker", "dash", "metrics")
 
 
 class _LateCommands(UserDict[str, Any]):
@@ -165,6 +167,7 @@ def build_app(on_loaded: Callable[[], None] = _ignore) -> typer.Typer:
 def main(on_loaded: Callable[[], None] = _ignore) -> None:
     """Run the command line, whose first word may also be mqadmin's, or a guess."""
     arguments = sys.argv[1:]
+    _replace_closed_streams(arguments)
     try:
         if arguments and (arguments[0] not in COMMANDS or arguments[0] in GUESSED_WITHIN):
             arguments = _translate(arguments)
@@ -174,29 +177,44 @@ def main(on_loaded: Callable[[], None] = _ignore) -> None:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "sparrowmq"):
             raise
-        asked = COMMANDS.get(next(iter(sys.argv[1:]), ""))
+        asked = COMMANDS.get(next(iter(arguments), ""))
         extras = "cli" if asked is None else asked.extras
         sys.exit(f"sparrowmq: {missing} is not installed; {install_command(extras)}")
+
+
+def _replace_closed_streams(arguments: list[str]) -> None:
+    """Put files in the places of the standard streams that the shell closed, as by `>&-`.
+
+    `print` drops what it is to write to no stdout, and writes to stdout what is for no stderr.
+    """
+    stdin, stdout, stderr = cast("tuple[TextIO | None, ...]", (sys.stdin, sys.stdout, sys.stderr))
+    if stdin is None:
+        sys.stdin = open(os.devnull)
+    if stdout is None:
+        # Writing fails, but not of a server, whose output is one line for whoever started it.
+        command, more = [*arguments, "", ""][:2]
+        is_server = command in _SERVERS and (not more or more.startswith("-"))
+        mode = os.O_WRONLY if is_server else os.O_RDONLY
+        sys.stdout = os.fdopen(os.open(os.devnull, mode), "w")
+    if stderr is None:
+        sys.stderr = open(os.devnull, "w")
 
 
 @contextmanager
 def _writing_output() -> Generator[None]:
     """Escape what the terminal's encoding lacks; end with one line if stdout cannot be written."""
-    # None without a file descriptor, as after the shell's `>&-`.
-    stdout: TextIO | None = sys.stdout
-    if isinstance(stdout, io.TextIOWrapper):
-        stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             yield
         finally:
             # Python itself would flush after the last place that can catch an error.
-            if stdout is not None:
-                stdout.flush()
+            sys.stdout.flush()
     except OSError as error:
         is_unread = error.errno == errno.EPIPE
         # A file that a command writes has a name in its error.
-        if not is_unread and (error.errno not in _DISK_ERRORS or error.filename is not None):
+        if not is_unread and (error.errno not in _WRITE_ERRORS or error.filename is not None):
             raise
         # What is still in the buffer would raise the same error at the end of the process.
         with suppress(OSError):
