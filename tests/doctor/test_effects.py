@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,17 @@ from rich.console import Console
 
 import sparrowmq.dash
 from sparrowmq.cli.rebalance_json import json_of_findings
-from sparrowmq.cli.rebalance_view import render_findings
+from sparrowmq.cli.rebalance_view import (
+    CommandLine,
+    render_explanation,
+    render_findings,
+    render_group,
+)
 from sparrowmq.doctor import Finding, diagnose
+from sparrowmq.doctor.explain import explain
 from sparrowmq.doctor.group_snapshot import TopicPace
 from sparrowmq.doctor.group_view import GroupView, examine
+from sparrowmq.model import MessageQueue
 from sparrowmq.words.catalog import Words
 
 SLOW = "10.0.0.1@1"
@@ -51,6 +59,34 @@ def test_the_command_line_names_effects_below_the_remedy(
 
     last = [line for line in out.getvalue().splitlines() if line.strip()][-1]
     assert last.split() == ["explains", "Q07", *EFFECT.split()]
+
+
+@pytest.mark.parametrize("client_id", ["[fd00::ab:1]@12", "[/x]@12"])
+def test_the_command_line_shows_names_as_they_are(seen_group: Any, client_id: str) -> None:
+    group = seen_group([client_id])
+    group.flow(0, then=(1_000, 100), now=(1_003, 103))
+    group.report(client_id, paces=(TopicPace("T", 2_400.0, 0.4),))
+    snapshot = group.snapshot()
+    view, out = examine(snapshot), StringIO()
+    console = Console(file=out, width=200)
+
+    console.print(render_group(view, console), render_findings(view, diagnose(snapshot), ()))
+    for explained in explain(snapshot, MessageQueue("T", "broker-a", 0)):
+        console.print(render_explanation(explained))
+
+    # In the list of members, in titles, in evidence, and in the steps.
+    assert out.getvalue().count(client_id) >= 5
+    assert out.getvalue().count("]@12") == out.getvalue().count(client_id)
+
+
+def test_a_command_is_folded_between_its_words() -> None:
+    words = ["sparrowmq", "group", "reset", "G", "--tls-ca", "/home/a b c d/ca.pem"]
+    out = StringIO()
+
+    Console(file=out, width=30).print(CommandLine(shlex.join(words)))
+
+    assert max(map(len, out.getvalue().splitlines())) <= 30
+    assert shlex.split(out.getvalue().replace("\\\n", "")) == words
 
 
 def test_json_has_effects_as_findings(slow_group: tuple[GroupView, list[Finding]]) -> None:

@@ -155,10 +155,10 @@ def leave_out(
 def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn]) -> Table:
     """Make a table of rows."""
     from rich import box
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    from sparrowmq.cli.plain_table import PlainTable
+
+    table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         is_number = any(_is_number(row[column.key]) for row in rows)
         table.add_column(
@@ -168,7 +168,7 @@ def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(format_value(row[column.key], column.key)) for column in columns))
+        table.add_row(*(format_value(row[column.key], column.key) for column in columns))
     return table
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import format_time
+from sparrowmq.cli.plain_table import PlainTable
 from sparrowmq.dash.history import FILE_NAME, SAMPLE_MS, History, LagSample
 from sparrowmq.doctor.owner_history import (
     DURATION_TITLES,
@@ -134,8 +134,8 @@ def render_past(past: PastGroup) -> RenderableType:
     return Group(*parts)
 
 
-def _facts() -> Table:
-    facts = Table(box=None, pad_edge=False, show_header=False)
+def _facts() -> PlainTable:
+    facts = PlainTable(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
     return facts
@@ -154,7 +154,7 @@ def _spell_watched(past: PastGroup) -> str:
     return words()("{spans}; not watched: {time}", spans=spans, time=left)
 
 
-def _cost(rebalance: GroupRebalance) -> Table:
+def _cost(rebalance: GroupRebalance) -> PlainTable:
     def name(owners: Sequence[str]) -> str:
         return " + ".join(owners) or words()("nobody")
 

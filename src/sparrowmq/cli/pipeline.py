@@ -23,10 +23,10 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as RichTable
 
 from sparrowmq.cli.exit_codes import EXIT_FAILED, reporting_errors, say
 from sparrowmq.cli.option_sets import naming_options, with_option_sets
+from sparrowmq.cli.plain_table import PlainTable
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model.names import TRACE_TOPIC
 
@@ -327,7 +327,7 @@ def _print_result(job: Any, result: Any, options: _Options) -> None:
 
 
 def _print_table(values: Table) -> None:
-    table = RichTable(title=values.caption, title_justify="left", header_style="")
+    table = PlainTable(title=values.caption, title_justify="left", header_style="")
     for index, name in enumerate(values.header):
         table.add_column(
             name, justify="right" if index in values.numeric else "left", no_wrap=not index

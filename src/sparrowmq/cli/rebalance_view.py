@@ -6,6 +6,7 @@ queue with several owners is marked in the column of each. Tests: test_rebalance
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,11 +19,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.constrain import Constrain
 from rich.measure import Measurement
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import fits
+from sparrowmq.cli.plain_table import PlainTable
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, describe_runs
@@ -127,8 +128,8 @@ def _matrix(
     columns: Sequence[MemberConnection],
     *,
     merges: bool,
-) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+) -> PlainTable:
+    table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(words()("queue"), no_wrap=True)
     for name in (words()("lag"), words()("in/s"), words()("out/s")):
         table.add_column(name, justify="right", no_wrap=True)
@@ -193,8 +194,8 @@ def _owner_text(state: str, names: list[str]) -> Text:
     return Text(text)
 
 
-def _members(view: GroupView, labels: dict[MemberConnection, str]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
+def _members(view: GroupView, labels: dict[MemberConnection, str]) -> PlainTable:
+    table = PlainTable(box=None, pad_edge=False, show_header=False)
     for _ in range(6):
         table.add_column(no_wrap=True)
     loads = view.loads
@@ -268,7 +269,8 @@ class CommandLine:
     """A command that can be copied from a terminal of any width: a fold ends with a backslash."""
 
     def __init__(self, text: str) -> None:
-        self._words = text.split(" ")
+        # A fold within a quoted word would become a part of it.
+        self._words = [shlex.quote(word) for word in shlex.split(text)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Fold at blanks."""
@@ -287,9 +289,9 @@ class CommandLine:
         return Measurement(min(width, options.max_width), min(width, options.max_width))
 
 
-def _finding_lines(finding: Finding, options: Sequence[str]) -> Table:
+def _finding_lines(finding: Finding, options: Sequence[str]) -> PlainTable:
     """Make the lines below a finding's title; of an effect only the title is shown."""
-    lines = Table(box=None, pad_edge=False, show_header=False)
+    lines = PlainTable(box=None, pad_edge=False, show_header=False)
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column()
     for number, line in enumerate(finding.evidence):
@@ -310,7 +312,7 @@ def render_explanation(explanation: Explanation) -> RenderableType:
     """Render an explanation of a queue's owner."""
     queue = explanation.queue
     owners = _spell_owners(explanation.owners)
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = PlainTable(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True, justify="right")
     table.add_column()
     for number, step in enumerate(explanation.steps, 1):
@@ -337,7 +339,7 @@ def _spell_owners(owners: Sequence[str]) -> str:
 
 def render_drill(report: Report, console: Console) -> RenderableType:
     """Render a drill's report: the group before and after, the durations, the doctor's findings."""
-    figures = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    figures = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
     figures.add_column(words()("event"), min_width=20)
     for name in (*DURATION_TITLES, "moved"):
         figures.add_column(words()(name), justify="right")
@@ -382,8 +384,8 @@ def render_drill(report: Report, console: Console) -> RenderableType:
     )
 
 
-def _changes(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
+def _changes(report: Report) -> PlainTable:
+    table = PlainTable(box=None, pad_edge=False, show_header=False)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column()
@@ -414,7 +416,7 @@ def _late_work(late: LateWork) -> Text:
 
 def render_run(plan: Plan, run: StrategyRun) -> RenderableType:
     """Render the assignment before and after each event: members down, events across."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column(words()("member"), no_wrap=True)
     for step in run.steps:
         table.add_column(str(step.event) if step.event else words()("at first"))
@@ -504,7 +506,7 @@ def render_workloads(
     size: GroupSize, results: Sequence[tuple[GroupWorkload, Mapping[Policy, Result]]]
 ) -> RenderableType:
     """Render a row for each workload, and a column for each way to divide."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(words()("workload"))
     for policy in Policy:
         table.add_column(words()(policy.value), justify="right")
@@ -535,8 +537,8 @@ def _outcome(workload: GroupWorkload, result: Result) -> str:
     return f"{shown} ({result.moves})" if result.moves else shown
 
 
-def _comparison(runs: Sequence[StrategyRun], start: int, end: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def _comparison(runs: Sequence[StrategyRun], start: int, end: int) -> PlainTable:
+    table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(words()("strategy"), no_wrap=True)
     for name in (*SHARE_COLUMNS, *COST_COLUMNS)[start:end]:
         table.add_column(words()(name), justify="right", no_wrap=True)

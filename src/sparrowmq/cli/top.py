@@ -280,7 +280,7 @@ class TopApp(App[None]):
         text = " · ".join(counts)
         if failing:
             text += " · " + words()("no answer from {brokers}", brokers=", ".join(failing))
-        self._status.update(text)
+        self._status.update(Text(text))
         self._draw()
 
     def on_examined(self, event: Examined) -> None:
