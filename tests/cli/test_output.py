@@ -64,6 +64,11 @@ def test_values_are_written_for_people() -> None:
     assert format_value(1_700_000_000_123, "at_timestamp_ms").endswith(".123")
 
 
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63), 10**14 * 4])
+def test_a_time_that_no_calendar_has_is_written_as_its_number(timestamp_ms: int) -> None:
+    assert format_value(timestamp_ms, "born_timestamp_ms") == f"{timestamp_ms:,} ms"
+
+
 def test_json_is_json_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     for encoding in ("ascii", "latin-1", "utf-8"):
         stdout = TextIOWrapper(BytesIO(), encoding)

@@ -16,6 +16,7 @@ from sparrowmq.words.catalog import Words
     ("milliseconds", "english", "chinese"),
     [
         (None, "–", "–"),
+        (-2_500, "0 ms", "0 毫秒"),
         (0, "0 ms", "0 毫秒"),
         (400, "400 ms", "400 毫秒"),
         (1_250, "1.25 s", "1.25 秒"),

@@ -197,5 +197,9 @@ def format_value(value: object, key: str = "") -> str:
 
 def format_time(timestamp_ms: int) -> str:
     """Write a wall-clock time in the zone of this machine."""
-    moment = datetime.fromtimestamp(timestamp_ms / 1000)
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000)
+    except (ValueError, OverflowError, OSError):
+        # Clients write the time at which a message was born, and may write any number.
+        return f"{timestamp_ms:,} ms"
     return moment.isoformat(sep=" ", timespec="milliseconds")

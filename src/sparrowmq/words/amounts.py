@@ -36,7 +36,9 @@ def format_duration(milliseconds: float | None, *, none: str = NOTHING) -> str:
     """Write a duration: `400 ms`, `1.25 s`, `12 s`, `5 min`, `3.2 h`, `4 days`."""
     if milliseconds is None:
         return none
-    seconds = max(0.0, milliseconds / 1000)
+    # Two machines' clocks may differ.
+    milliseconds = max(0, milliseconds)
+    seconds = milliseconds / 1000
     if seconds < 1:
         return Phrase("{n} ms", n=f"{milliseconds:.0f}")
     if seconds < 10:
