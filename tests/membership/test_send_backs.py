@@ -85,6 +85,18 @@ def test_late_answer_finishes_a_message_that_waits_to_be_consumed_here() -> None
     assert (queue.count, queue.pending_count, queue.commit_offset) == (0, 0, 1)
 
 
+def test_expired_message_whose_result_comes_before_it_is_sent_back_is_sent_once_or_not() -> None:
+    queue, backs, messages = taken(3)
+    backs.add_expired(1_001, timeout_ms=1_000)
+
+    # The listener fails for the first and is done with the second.
+    backs.add(messages[:1], 5)
+    queue.complete([1])
+
+    sent = [(offsets_of(some), level) for some, level in backs.begin(1_002)]
+    assert sent == [([0, 2], EXPIRED_DELAY_LEVEL)]
+
+
 def test_expired_message_is_sent_back_once() -> None:
     _, backs, _ = taken(2)
 

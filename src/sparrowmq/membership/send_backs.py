@@ -72,9 +72,14 @@ class SendBacks:
 
     def begin(self, now_ms: int) -> list[tuple[tuple[MessageExt, ...], int]]:
         """Return the batches to send back now, with their delay levels; they count as under way."""
-        begun, self._waiting = self._waiting, []
-        for messages, _ in begun:
-            self._under_way.update((message.queue_offset, now_ms) for message in messages)
+        waiting, self._waiting = self._waiting, []
+        begun: list[tuple[tuple[MessageExt, ...], int]] = []
+        for messages, level in waiting:
+            # Meanwhile the listener's result may have come, which adds its messages once more.
+            own = tuple(message for message in messages if self._is_ours(message))
+            self._under_way.update((message.queue_offset, now_ms) for message in own)
+            if own:
+                begun.append((own, level))
         lost = [n for n, sent_ms in self._under_way.items() if now_ms - sent_ms > LOST_MS]
         if lost:
             self.end(done=(), failed=lost, now_ms=now_ms)
