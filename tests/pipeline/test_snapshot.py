@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -134,3 +136,14 @@ def test_what_goes_wrong_is_one_line(cluster: EmbeddedCluster, tmp_path: Path) -
     assert unknown[0] == 2
     assert "no broker knows consumer group 'GID_nobody'" in unknown[2]
     assert (nowhere[0], len(nowhere[2].splitlines())) == (3, 1)
+
+
+def test_a_reader_that_leaves_ends_the_snapshots_quietly(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    options = f"-n {cluster.name_server} -o {tmp_path} --json --count 0 --every 0"
+    line = f"{sys.executable} -m sparrowmq snapshot {options} | head -1; exit ${{PIPESTATUS[0]}}"
+
+    found = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+
+    assert (found.returncode, len(found.stdout.splitlines()), found.stderr) == (1, 1, "")

@@ -39,34 +39,13 @@ def snapshot(
     ] = 0.0,
 ) -> None:
     """Write every group's members, queue owners and lag as Parquet tables."""
-    try:
-        _run(
-            cluster,
-            out=out,
-            groups=group or [],
-            every_ms=round(every * 1000),
-            count=count,
-            interval_ms=round(interval * 1000),
-        )
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error}") from None
-
-
-def _run(
-    cluster: CommandCluster,
-    *,
-    out: Path,
-    groups: list[str],
-    every_ms: int,
-    count: int,
-    interval_ms: int,
-) -> None:
     from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
     from sparrowmq.calling.effects import sleep
     from sparrowmq.client.operations.groups import list_groups, take_snapshots
     from sparrowmq.model.names import check_group
     from sparrowmq.pipeline.snapshot_tables import tables_of, write_tables
 
+    groups = group or []
     for name in groups:
         check_group(name)
     number = 0
@@ -75,19 +54,22 @@ def _run(
         names = groups or cluster.run(list_groups(cluster.directory))
         at_ms = timestamp_ms()
         found, failures = cluster.run(
-            take_snapshots(cluster.directory, names, interval_ms=interval_ms)
+            take_snapshots(cluster.directory, names, interval_ms=round(interval * 1000))
         )
         for name, error in failures.items():
             say(f"group {name} was left out: {error}")
         if failures and not found:
             raise next(iter(failures.values()))
         tables = tables_of(found, timestamp_ms=at_ms)
-        write_tables(tables, out, timestamp_ms=at_ms)
+        try:
+            write_tables(tables, out, timestamp_ms=at_ms)
+        except OSError as error:
+            raise UsageError(f"cannot write to {out}: {error}") from None
         rows = {name: table.num_rows for name, table in tables.items()}
         _print_result(rows, groups=len(found), at_ms=at_ms, out=out, as_json=cluster.as_json)
         number += 1
         if not count or number < count:
-            cluster.run(sleep(max(0, begun_ms + every_ms - monotonic_ms())))
+            cluster.run(sleep(max(0, begun_ms + round(every * 1000) - monotonic_ms())))
 
 
 def _print_result(
