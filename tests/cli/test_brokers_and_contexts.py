@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from commands import Commands
 from sparrowmq import Admin
+from sparrowmq.cli.contexts import read_contexts
 from sparrowmq.cli.main import build_app
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -85,6 +87,21 @@ def test_contexts_are_named_chosen_and_forgotten() -> None:
     assert '"namespace": "eu"' in listed
     assert run("context", "delete", "dev").exit_code == 0
     assert "the default" in run("context", "show").stdout
+
+
+def test_paths_of_a_context_hold_in_every_directory(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = ("--tls-ca", "ca.pem", "--tls-cert", "a/cert.pem", "--secret-key-file", "~/secret")
+    assert run("context", "set", "prod", *paths).exit_code == 0
+
+    path = home / "sparrowmq" / "contexts.toml"
+    prod = read_contexts(path).get("prod")
+    assert (prod.tls_ca, prod.tls_cert) == (f"{tmp_path}/ca.pem", f"{tmp_path}/a/cert.pem")
+    assert (prod.tls_key, prod.secret_key_file) == ("", "~/secret")
+    assert run("context", "set", "prod", "--tls-ca", "").exit_code == 0
+    assert read_contexts(path).get("prod").tls_ca == ""
 
 
 @pytest.mark.parametrize(

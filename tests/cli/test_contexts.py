@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pwd
+import resource
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,32 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
     assert contexts == read_contexts(path)
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_contexts_that_cannot_be_written_leave_those_before(tmp_path: Path) -> None:
+    file, link = tmp_path / "dotfiles.toml", tmp_path / "contexts.toml"
+    link.symlink_to(file)
+    write_contexts(link, Contexts(contexts={"prod": PROD}))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(ConfigError, match="cannot write"):
+            write_contexts(link, Contexts(contexts={"dev": Context()}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert list(read_contexts(file).contexts) == ["prod"]
+    assert link.is_symlink()
+
+
+def test_no_home_is_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_user(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", find_user)
+
+    assert choose({}) == Context()
 
 
 def test_no_file_is_no_contexts(tmp_path: Path) -> None:
@@ -111,6 +139,7 @@ def test_secret_comes_from_a_variable_or_a_file_and_never_from_the_file_of_conte
         (Context(access_key="ak"), "has no secret"),
         (by_variable, r"not in \$MQ_SECRET"),
         (Context(access_key="ak", secret_key_file="/nowhere"), "cannot read the secret of ak"),
+        (Context(access_key="ak", secret_key_file="~nobody-here/s"), "cannot read the secret"),
     ]:
         with pytest.raises(ConfigError, match=words):
             context.read_secret({})

@@ -6,6 +6,7 @@ Tests: test_brokers_and_contexts.py.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -126,12 +127,12 @@ def set_context(
         given = {
             "name_server": nameserver,
             "namespace": namespace,
-            "tls_ca": tls_ca,
-            "tls_cert": tls_cert,
-            "tls_key": tls_key,
+            "tls_ca": _absolute(tls_ca),
+            "tls_cert": _absolute(tls_cert),
+            "tls_key": _absolute(tls_key),
             "access_key": access_key,
             "secret_key_env": secret_key_env,
-            "secret_key_file": secret_key_file,
+            "secret_key_file": _absolute(secret_key_file),
         }
         changed = structs.replace(
             found.contexts.get(name, Context()),
@@ -143,6 +144,11 @@ def set_context(
         current = found.current or name
         write_contexts(contexts_path(), structs.replace(found, contexts=contexts, current=current))
         say(f"context {name} is {changed.name_server}; {current} is in use")
+
+
+def _absolute(path: str | None) -> str | None:
+    """Return a path that is the same in every directory; "" takes a path out of the context."""
+    return str(Path(path).absolute()) if path and not path.startswith("~") else path
 
 
 @context.command("use")

@@ -64,7 +64,8 @@ class Context(Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_
         if self.secret_key_file:
             try:
                 return Path(self.secret_key_file).expanduser().read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
+            # A RuntimeError is that of `~` without a home.
+            except (OSError, UnicodeDecodeError, RuntimeError) as error:
                 raise ConfigError(f"cannot read the secret of {self.access_key}: {error}") from None
         raise ConfigError(
             f"access key {self.access_key} has no secret; set secret-key-env or secret-key-file"
@@ -101,7 +102,7 @@ class Chosen:
 def contexts_path(environ: Mapping[str, str] | None = None) -> Path:
     """Return the path of the file."""
     variables = os.environ if environ is None else environ
-    home = variables.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    home = variables.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(home) / "sparrowmq" / "contexts.toml"
 
 
@@ -131,8 +132,12 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
         lines += [f"{key} = {_quoted(value)}" for key, value in values.items() if value]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", encoding="utf-8", opener=_open_private) as file:
-            file.write("\n".join(lines).lstrip("\n") + "\n")
+        # A link to the file stays, and the file too if the new one cannot be written.
+        file = path.resolve()
+        fresh = file.with_name(f"{file.name}.new")
+        with open(fresh, "w", encoding="utf-8", opener=_open_private) as stream:
+            stream.write("\n".join(lines).lstrip("\n") + "\n")
+        fresh.replace(file)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error}") from None
 
