@@ -79,6 +79,20 @@ def test_the_command_line_shows_names_as_they_are(seen_group: Any, client_id: st
     assert out.getvalue().count("]@12") == out.getvalue().count(client_id)
 
 
+def test_prose_is_folded_on_a_terminal_only(slow_group: tuple[GroupView, list[Finding]]) -> None:
+    lines: dict[bool, list[str]] = {}
+    for is_terminal in (True, False):
+        out = StringIO()
+        Console(file=out, width=1_000, force_terminal=is_terminal, color_system=None).print(
+            render_findings(*slow_group, ())
+        )
+        lines[is_terminal] = [line.rstrip() for line in out.getvalue().splitlines()]
+
+    remedy = slow_group[1][0].remedy
+    assert max(map(len, lines[True])) <= 100
+    assert [line for line in lines[False] if line.endswith(f"do        {remedy}")]
+
+
 def test_a_command_is_folded_between_its_words() -> None:
     words = ["sparrowmq", "group", "reset", "G", "--tls-ca", "/home/a b c d/ca.pem"]
     out = StringIO()

@@ -262,7 +262,18 @@ def render_findings(
                     "dim",
                 )
             )
-    return Constrain(Group(*parts), PROSE_WIDTH)
+    return Prose(Group(*parts))
+
+
+class Prose:
+    """What a terminal folds at `PROSE_WIDTH`, and a pipe nowhere."""
+
+    def __init__(self, prose: RenderableType) -> None:
+        self._prose = prose
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Constrain the prose on a terminal."""
+        yield Constrain(self._prose, PROSE_WIDTH) if console.is_terminal else self._prose
 
 
 class CommandLine:
@@ -324,7 +335,7 @@ def render_explanation(explanation: Explanation) -> RenderableType:
         brokers=", ".join(explanation.broker_names),
     )
     report = Group(Text(head, "bold"), Padding(table, (0, 0, 1, 2)))
-    return Constrain(report, PROSE_WIDTH)
+    return Prose(report)
 
 
 def _spell_owners(owners: Sequence[str]) -> str:
