@@ -31,6 +31,9 @@ from sparrowmq.testing import EmbeddedCluster
         ("printMsg -t T", "tail T --from earliest"),
         ("setConsumeMode -c C -g G -t T -m POP", "group mode G --topic T --mode POP"),
         ("deleteTopic -c C -t T --yes", "topic delete T --yes"),
+        ("topicRoute --timeout 5 -t T --tls-ca=c", "topic show T --timeout 5 --tls-ca=c"),
+        ("consumerProgress --groupName=G --namesrvAddr=a:1", "group lag G --nameserver a:1"),
+        ("sendMessage -t T -p -1 -k K", "send --key K -- T -1"),
     ],
 )
 def test_their_words_become_ours(theirs: str, ours: str) -> None:
@@ -42,6 +45,7 @@ def test_their_words_become_ours(theirs: str, ours: str) -> None:
     [
         ("topicRoute", "topicRoute needs -t; it takes -t, -n"),
         ("topicRoute T", "topicRoute takes options only, not 'T'"),
+        ("topicRoute -t T --timeout 5 6", "topicRoute takes options only, not '6'"),
         ("topicRoute -x 1", "topicRoute has no option -x"),
         ("topicRoute -t", "option -t of topicRoute needs a value"),
         ("topicRoute -t A --topic B", "option --topic of topicRoute is given twice"),

@@ -119,24 +119,28 @@ def translate(arguments: Sequence[str]) -> list[str]:
     name, *rest = arguments
     # With a group, the command shows that group.
     alias = ALIASES[name]
-    if name == "consumerProgress" and {f"-{_GROUP[0]}", f"--{_GROUP[1]}"} & set(rest):
+    given = {word.partition("=")[0] for word in rest}
+    if name == "consumerProgress" and {f"-{_GROUP[0]}", f"--{_GROUP[1]}"} & given:
         alias = Alias(("group", "lag"), (_GROUP,), {"t": "--topic", "topic": "--topic"})
     options = {**_NAME_SERVER, **alias.options}
     values: dict[int, str] = {}
     ours: list[str] = []
     left = iter(rest)
+    is_own = False
     for word in left:
-        key = word.lstrip("-")
+        key, equals, attached = word.lstrip("-").partition("=")
         place = next((at for at, names in enumerate(alias.arguments) if key in names), None)
-        if not word.startswith("-"):
+        if not word.startswith("-") and not is_own:
             raise WrongOption(f"{name} takes options only, not {word!r}")
-        if place is None and key not in options:
-            # Our option, such as --json; the rest of the line belongs to our command.
-            if not word.startswith("--"):
+        if not word.startswith("-") or (place is None and key not in options):
+            # Our option, such as --json, or the value of the one before, as of --timeout 5.
+            is_own = word.startswith("--")
+            if not is_own and word.startswith("-"):
                 raise WrongOption(f"{name} has no option {word}; it takes {_describe(alias)}")
             ours.append(word)
             continue
-        value = next(left, None)
+        is_own = False
+        value = attached if equals else next(left, None)
         if value is None:
             raise WrongOption(f"option {word} of {name} needs a value")
         if place in values:
@@ -148,7 +152,10 @@ def translate(arguments: Sequence[str]) -> list[str]:
     missing = [names[0] for at, names in enumerate(alias.arguments) if at not in values]
     if missing:
         raise WrongOption(f"{name} needs -{missing[0]}; it takes {_describe(alias)}")
-    return [*alias.words, *(values[at] for at in sorted(values)), *alias.tail, *ours]
+    placed = [values[at] for at in sorted(values)]
+    if any(value.startswith("-") for value in placed):
+        return [*alias.words, *alias.tail, *ours, "--", *placed]
+    return [*alias.words, *placed, *alias.tail, *ours]
 
 
 def _describe(alias: Alias) -> str:
