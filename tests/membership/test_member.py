@@ -368,10 +368,12 @@ def test_unsubscribed_topic_is_given_up_and_a_new_one_asked_for() -> None:
     member.subscribe("U", now_ms=5)
     asked = member.due(5)
     member.unsubscribe(TOPIC, now_ms=6)
+    # The rebalance under way has computed the topic's share before.
+    late = member.rebalanced([share(Q0)], 7)
 
     assert asked == [RefreshRoutes(), Heartbeat()]
-    assert member.assigned == ()
-    assert member.topics == ("U",)
+    assert (member.assigned, late.acquire) == ((), ())
+    assert (member.topics, member.has_share(TOPIC)) == (("U",), False)
 
 
 # --- pulling and delivering -----------------------------------------------------------------
@@ -403,6 +405,36 @@ def test_deliveries_are_bounded_and_queues_take_turns() -> None:
     assert [(delivery.queue, len(delivery.batches)) for delivery in first] == [(Q0, 2), (Q1, 1)]
     assert [(delivery.queue, len(delivery.batches)) for delivery in second] == [(Q0, 1), (Q1, 1)]
     assert len(member.deliveries) == 3
+
+
+def test_queues_take_turns_at_a_single_call() -> None:
+    member, epochs = joined(Q0, Q1, Q2, config=replace(CONFIG, batch_size=1, deliveries_max=1))
+    member.due(0)
+    for queue in (Q0, Q1, Q2):
+        pulled(member, queue, epochs[queue], [0, 1, 2], now_ms=1)
+
+    served = []
+    for now_ms in range(1, 7):
+        (delivery,) = of_type(member.due(now_ms), Deliver)
+        assert isinstance(delivery, Deliver)
+        member.consumed(delivery, acked_count=1)
+        served.append(delivery.queue)
+
+    assert served == [Q0, Q1, Q2] * 2
+
+
+def test_pull_that_follows_another_waits_while_the_member_is_suspended() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+    member.is_suspended = True
+
+    following = member.pulled(
+        Q0, epochs[Q0], offset=0, messages=[], next_offset=5, now_ms=1, goes_on=True
+    )
+
+    assert following is member.next_pull(Q0, epochs[Q0], 1) is None
+    member.is_suspended = False
+    assert member.next_pull(Q0, epochs[Q0], 1) == Pull(Q0, 1, 5)
 
 
 def test_calls_that_a_queue_has_no_messages_for_are_left_to_the_others() -> None:
@@ -449,6 +481,20 @@ def test_failed_pull_is_repeated_with_growing_waits_up_to_a_second() -> None:
         now_ms += wait + 1_000
 
     assert waits == [100, 400, 1000, 1000, 1000, 1000]
+
+
+@pytest.mark.parametrize("silent", [(), (Q0,)])
+def test_heartbeat_hurries_what_failed_where_the_broker_has_answered_it(
+    silent: tuple[MessageQueue, ...],
+) -> None:
+    member, epochs = joined(Q0)
+    assert of_type(member.due(0), Pull)
+    assert of_type(member.due(30_000), Heartbeat)
+    in_hand(member, Q0, epochs[Q0]).pull_failed(0, 30_000)
+
+    member.heartbeat_done(reached=1, failed=len(silent), silent=silent, now_ms=30_001)
+
+    assert bool(of_type(member.due(30_001), Pull)) is not bool(silent)
 
 
 def waits_between_pulls(
@@ -535,15 +581,16 @@ def test_messages_of_a_broker_that_moves_the_offset_back_come_again_ever_more_sl
     assert came_ms == [0, 0, 1_000, 3_000, 7_000, 15_000, 25_000]
 
 
-def test_queue_that_is_lost_after_a_standstill_names_it() -> None:
+@pytest.mark.parametrize(("lost_ms", "still_ms"), [(24_000, 14_000), (24_001, 0)])
+def test_queue_that_is_lost_soon_after_a_standstill_names_it(lost_ms: int, still_ms: int) -> None:
     member, epochs = joined(Q0)
     member.due(0)
     member.stood_still(14_000, 14_000)
-    member.due(14_000)
-    early = member.lock_refused(Q0, epochs[Q0], is_owner_listed=True, now_ms=14_005)
+    member.due(lost_ms)
+    early = member.lock_refused(Q0, epochs[Q0], is_owner_listed=True, now_ms=lost_ms)
 
     assert not early
-    assert member.take_facts()[-2:] == [StoodStill(14_000, 0), QueueLost(Q0, 14_000)]
+    assert member.take_facts()[-2:] == [StoodStill(14_000, 0), QueueLost(Q0, still_ms)]
 
 
 def test_setback_after_a_quiet_minute_delays_nothing() -> None:

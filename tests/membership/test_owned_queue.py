@@ -218,16 +218,29 @@ def test_last_commit_waits_for_on_revoke_within_a_bound() -> None:
     assert collect(owned, 2 + CALL_WAIT_MAX_MS)[0] == [Commit(QUEUE, 1, 1, is_last=True)]
 
 
-def test_on_assign_is_called_once_and_deliveries_wait_for_it() -> None:
+@pytest.mark.parametrize("returns", [True, False])
+def test_on_assign_is_called_once_and_deliveries_wait_for_it_within_a_bound(returns: bool) -> None:
     owned = given(locks=False, has_callbacks=True)
     collect(owned, 0)
     owned.acquired(0, is_committed=True, lock_sent_ms=None, now_ms=0)
 
     assert CallOnAssign(QUEUE, 1) in collect(owned, 0)[0]
     assert CallOnAssign(QUEUE, 1) not in collect(owned, 1)[0]
-    assert not owned.may_deliver(1)
-    owned.calls.returned()
-    assert owned.may_deliver(1)
+    assert not owned.may_deliver(CALL_WAIT_MAX_MS - 1)
+    if returns:
+        owned.calls.returned()
+    assert owned.may_deliver(1) is returns
+    assert owned.may_deliver(CALL_WAIT_MAX_MS)
+
+
+def test_on_revoke_is_not_called_for_a_queue_that_was_never_assigned() -> None:
+    owned = given(locks=False, has_callbacks=True)
+    collect(owned, 0)
+    owned.acquired(0, is_committed=True, lock_sent_ms=None, now_ms=0)
+    owned.revoke(0, drain_timeout_ms=DRAIN_MS)
+
+    assert collect(owned, 0) == ([], [])
+    assert owned.is_released
 
 
 # --- the lock's end -------------------------------------------------------------------------

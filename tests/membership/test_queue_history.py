@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sparrowmq.membership.queue_history import QueueHistory
+from sparrowmq.membership.queue_history import VIEWS_MAX, QueueHistory
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.averagely import AllocateMessageQueueAveragely
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
@@ -137,6 +137,16 @@ def test_nobody_is_waited_for_who_is_alone() -> None:
     assert not is_owner_listed(history, 0)
     history.note("T", QUEUES, cid_all=["me"], now_ms=0)
     assert not is_owner_listed(history, 0)
+
+
+def test_more_views_within_a_handover_than_are_kept_leave_every_owner_listed() -> None:
+    for count in (VIEWS_MAX - 1, VIEWS_MAX):
+        history = QueueHistory(HANDOVER_MS)
+        for n in range(count):
+            history.note("T", QUEUES, cid_all=[f"gone-{n}", "me"], now_ms=n and LATE_MS + n)
+        history.note("T", QUEUES, cid_all=["me", "new"], now_ms=LATE_MS + count)
+
+        assert is_owner_listed(history, 0) == (count == VIEWS_MAX)
 
 
 def test_same_view_again_keeps_the_one_before() -> None:

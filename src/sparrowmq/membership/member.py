@@ -345,8 +345,7 @@ class GroupMember:
         """Remove a topic and give up its queues."""
         self._topics.discard(topic)
         self.heartbeat.ask(now_ms)
-        self._apply_targets({topic: ()}, now_ms)
-        self._wanted.pop(topic, None)
+        self._apply_targets({}, now_ms)
 
     def routes_refreshed(self, *, found: Collection[str], has_changed: bool, now_ms: int) -> None:
         """Note which topics have a route, and whether any route has changed."""
@@ -457,7 +456,7 @@ class GroupMember:
             is_complete = is_complete and share.is_settled
             if share.queues is None or is_early:
                 is_complete = False
-            elif share.topic in self._topics:
+            else:
                 targets[share.topic] = share.queues
         next_in_ms, again_ms = REBALANCE_RETRY_MS, REBALANCE_RETRY_MS
         if is_complete:
@@ -481,10 +480,9 @@ class GroupMember:
         self, targets: Mapping[str, tuple[MessageQueue, ...]], now_ms: int
     ) -> RebalancePlan:
         """Go from the last share to the new shares of some topics; return what changes."""
-        for topic in tuple(self._wanted):
-            if topic not in self._topics:
-                del self._wanted[topic]
         self._wanted.update(targets)
+        for topic in self._wanted.keys() - self._topics:
+            del self._wanted[topic]
         target = {queue for queues in self._wanted.values() for queue in queues}
         plan = reconcile(self.assigned, target)
         for owned in self._wake():
