@@ -202,6 +202,13 @@ def test_offsets_that_move_without_a_member_show_pops_on_other_brokers(
     )
 
 
+def test_a_first_commit_without_a_member_shows_no_pops(seen_group: Any) -> None:
+    seen = seen_group([])
+    seen.flow(0, then=(200, None), now=(200, 60))
+
+    assert [finding.rule for finding in found_in(seen)] == ["Q04"]
+
+
 def test_a_backlog_that_grows_is_a_warning(
     seen_group: Any,
 ) -> None:

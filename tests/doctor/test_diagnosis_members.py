@@ -271,6 +271,20 @@ def test_r19_tells_who_came_and_went(seen_group: Group) -> None:
     assert "R19" not in seen_group().findings()
 
 
+@pytest.mark.parametrize("topic", ["T", "%RETRY%G"])
+def test_r19_tells_what_is_handed_over_but_no_retries(seen_group: Group, topic: str) -> None:
+    group = seen_group(["10.0.0.1@1"], topics=["T", "%RETRY%G"])
+    group.report("10.0.0.1@1", held=queues(0, topic=topic))
+    drained = group.reports[0].held[0]._replace(is_dropped=True)
+    group.reports[0] = replace(group.reports[0], held=(drained,))
+
+    found = group.findings().get("R19")
+
+    assert (found is not None) is (topic == "T")
+    if found is not None:
+        assert found.evidence[-1] == "handed over now: T at broker-a: 0"
+
+
 def test_r28_finds_a_member_that_is_listed_and_frozen(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, 1, then=(100, 50), now=(160, 50))
@@ -286,6 +300,15 @@ def test_r28_finds_a_member_that_is_listed_and_frozen(seen_group: Group) -> None
     assert queues(0, 1) == found.unowned
     assert "220 messages behind, growing by 20 a second" in found.consequence
     assert any("does not answer" in line for line in found.evidence)
+
+
+def test_r28_leaves_a_member_alone_that_has_just_come(seen_group: Group) -> None:
+    group = seen_group()
+    group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], before=["10.0.0.2@1"])
+    group.flow(0, 1, then=(100, 50), now=(160, 50))
+    group.flow(2, 3, then=(100, 100), now=(160, 160))
+
+    assert "R28" not in group.findings()
 
 
 def test_r28_waits_as_long_as_members_wait_to_commit(seen_group: Group) -> None:

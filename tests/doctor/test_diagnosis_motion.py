@@ -61,7 +61,7 @@ def test_r26_is_silent_on_a_shared_id_and_on_members_that_stay(seen_group: Group
         "broker-a",
         IDS[:1] * 2,
         addresses_before=["10.0.0.1:50001", "10.0.0.2:50001"],
-        addresses=["10.0.0.1:50001", "10.0.0.2:50002"],
+        addresses=["10.0.0.1:50003", "10.0.0.2:50002"],
     )
 
     assert "R26" not in group.findings()

@@ -18,6 +18,7 @@ from sparrowmq.doctor.group_snapshot import (
     TopicSnapshot,
 )
 from sparrowmq.doctor.group_view import examine
+from sparrowmq.doctor.ownership import OwnerState
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 
@@ -27,6 +28,7 @@ Group = Any
 FAILS = TopicPace("T", 2.0, 300.0, 0.5)
 
 FIRST, SECOND = "10.0.0.1@1", "10.0.0.2@1"
+RETRY = "%RETRY%G"
 
 
 def queues(*ids: int, topic: str = "T", broker: str = "broker-a") -> tuple[MessageQueue, ...]:
@@ -108,6 +110,13 @@ def test_r11_tells_what_a_start_at_the_end_would_skip(
     if found is not None:
         assert "600 messages would never be consumed" in found.consequence
         assert "T at broker-a: 3" in found.evidence
+
+
+def test_r11_leaves_messages_alone_that_came_between_the_looks(seen_group: Group) -> None:
+    group = seen_group(where="CONSUME_FROM_LAST_OFFSET")
+    group.flow(3, then=(0, None), now=(60, None))
+
+    assert "R11" not in group.findings()
 
 
 def test_r11_leaves_a_group_alone_that_has_committed_nothing(seen_group: Group) -> None:
@@ -279,6 +288,8 @@ def test_q01_finds_queues_that_take_messages_and_are_not_read(seen_group: Group)
     assert queues(4, 5) == found.unowned
     assert found.evidence == ("broker-a: readQueueNums 4, writeQueueNums 6",)
     assert "stored there: 7 messages" in found.consequence
+    group.topics["T"] = replace(view, queues=(at._replace(is_writable=False),))
+    assert "Q01" not in group.findings()
 
 
 def test_q02_finds_topics_that_cannot_be_read(seen_group: Group) -> None:
@@ -297,12 +308,15 @@ def test_q05_says_when_owners_cannot_be_computed_and_shows_those_who_tell(
 ) -> None:
     group = seen_group(strategy="CONFIG")
     group.report(FIRST, held=queues(0))
+    group.report(SECOND, held=queues(1))
+    drained = group.reports[1].held[0]._replace(is_dropped=True)
+    group.reports[1] = replace(group.reports[1], held=(drained,))
 
-    owners = compute_ownership(group.snapshot()).owners
+    found = compute_ownership(group.snapshot())
 
     assert "Q05" in group.findings()
-    assert [c.client_id for c in owners[queues(0)[0]]] == [FIRST]
-    assert owners[queues(1)[0]] == ()
+    assert [c.client_id for c in found.owners[queues(0)[0]]] == [FIRST]
+    assert found.owners[queues(1)[0]] == found.falls_to[queues(1)[0]] == ()
 
 
 def test_r10_finds_queues_that_a_strategy_with_settings_gives_to_nobody(
@@ -367,6 +381,13 @@ def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
     assert f"{FIRST} has 1,000 messages in hand" in found.evidence
     assert f"{SECOND} does not report its messages in hand" in found.evidence
     group.flow(0, then=(100, 40), now=(160, 41))
+    assert "Q06" not in group.findings()
+
+
+def test_q06_leaves_retries_alone_that_wait(seen_group: Group) -> None:
+    group = seen_group(topics=["T", RETRY])
+    group.flow(0, topic=RETRY, then=(100, 50), now=(100, 50))
+
     assert "Q06" not in group.findings()
 
 
@@ -683,7 +704,13 @@ def test_queue_is_disputed_where_brokers_lists_differ(seen_group: Group) -> None
     group.listing("broker-b", [FIRST])
 
     found = compute_ownership(group.snapshot())
+    disputed, *_ = queues(0, broker="broker-b")
     assert set(queues(0, 1, broker="broker-b")) == found.disputed
+    assert found.state_of(disputed) is OwnerState.DISPUTED
+    for client_id in (FIRST, SECOND):
+        group.report(client_id)
+    # What is seen comes before what is uncertain.
+    assert compute_ownership(group.snapshot()).state_of(disputed) is OwnerState.UNOWNED
 
 
 def test_member_takes_nothing_of_a_topic_that_it_does_not_subscribe(seen_group: Group) -> None:
@@ -694,6 +721,13 @@ def test_member_takes_nothing_of_a_topic_that_it_does_not_subscribe(seen_group: 
 
     assert set(queues(2, 3)) == set(found.unwanted)
     assert found.shares[queues(2)[0]] == (SECOND,)
+
+
+def test_member_has_the_retry_topic_though_it_does_not_report_it(seen_group: Group) -> None:
+    group = seen_group([FIRST], topics=["T", RETRY])
+    group.report(FIRST, expressions={"T": "*"})
+
+    assert compute_ownership(group.snapshot()).unwanted == ()
 
 
 def test_explanation_follows_the_arithmetic(seen_group: Group) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from group_views import BEFORE, JOINED, JOINED_OWNERS, OF_A, QUEUES, view_at
 from sparrowmq.coordination.member_marker import mark_version
 from sparrowmq.doctor.group_snapshot import (
@@ -122,11 +124,21 @@ def test_the_strategy_decides_where_members_say_nothing_or_share_an_id() -> None
     }
 
 
+def test_nothing_is_at_risk_at_an_owner_that_stays() -> None:
+    both = view_at(2_000, {**OF_A, Q2: ("a", "b")})
+
+    assert list_changes(BEFORE, both) == [OwnerChange(Q2, ("a",), ("a", "b"), 0, 100, 1_000)]
+
+
 def test_in_hand_is_what_is_cached_and_what_is_done_but_not_committed() -> None:
     held = HeldQueue(Q0, cached_count=3, commit_offset=110)
     a = MemberReport(client_id="a", held=(held,))
+    seen = snapshot(a, versions={"a": mark_version(401)})
 
-    view = examine(snapshot(a, versions={"a": mark_version(401)}))
+    view = examine(seen)
+    # A broker says 0 where nothing was ever committed, and the member began at the end.
+    new = replace(seen.last, progress=tuple(QueueProgress(q, 150, 0) for q in QUEUES))
+    assert examine(replace(seen, samples=(new,))).queues[Q0].in_hand == 3
 
     assert [view.queues[queue].in_hand for queue in QUEUES] == [13, 0, 0, 0]
     assert view.marked == {"a"}

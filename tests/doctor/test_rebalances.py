@@ -170,9 +170,8 @@ def test_only_rebalances_of_the_last_ten_minutes_that_moved_something_are_recent
 def test_bands_follow_the_owners_and_leave_out_when_nobody_looked() -> None:
     seen = [At(40_000, OwnerChange(Q0, ("a",), ("b",)))]
 
-    bands = list_seen_spans(
-        Q0, ("b",), seen, [(5_000, 20_000), (30_000, 60_000)], since_ms=10_000, until_ms=70_000
-    )
+    watched = [(0, 4_000), (5_000, 20_000), (30_000, 60_000), (80_000, 90_000)]
+    bands = list_seen_spans(Q0, ("b",), seen, watched, since_ms=10_000, until_ms=70_000)
 
     assert bands == [
         OwnedSpan(Q0, 10_000, 20_000, ("a",)),
