@@ -82,6 +82,25 @@ def test_times_in_which_nobody_looked_are_named(tmp_path: Path) -> None:
     assert found["unwatched_ms"] == until_ms - (begun_ms - 60_000) - 20_000
 
 
+def test_a_look_that_began_before_the_time_counts_from_it_and_the_last_looks_are_named(
+    tmp_path: Path,
+) -> None:
+    looks = {n * 3 * GAP_MS + after_ms: OF_A for n in range(-5, 0) for after_ms in (0, 5_000)}
+    begun_ms = keep(tmp_path, looks)
+    since_ms = begun_ms - 15 * GAP_MS + 2_000
+    options = ("G", "--since", f"{since_ms}", "--data", str(tmp_path))
+
+    watched = SMQ.json("rebalance", "doctor", *options)["watched"]
+    shown = SMQ("rebalance", "doctor", *options).stdout
+
+    assert watched[0] == {
+        "from_timestamp_ms": since_ms,
+        "until_timestamp_ms": begun_ms - 15 * GAP_MS + 5_000,
+    }
+    (line,) = [line for line in shown.splitlines() if line.strip().startswith("watched")]
+    assert (len(watched), line.count(" – "), line.split()[1]) == (5, 4, "…")
+
+
 def test_queues_that_several_own_in_the_end_may_cost_more(tmp_path: Path) -> None:
     keep(tmp_path, {0: OF_A, 1_000: {**OF_A, Q3: ("a", "b")}})
 

@@ -55,6 +55,13 @@ def test_nobody_and_two_owners_are_hatched_differently() -> None:
     assert [element.text for element in with_class(root, "band-name")] == ["nobody", "a + b"]
 
 
+def test_trouble_is_drawn_over_the_bands_beside_it() -> None:
+    root = bands(("a",), (), ("a",))
+
+    drawn = [e.get("class") for e in root.iter("rect") if e.get("class") in ("band", "trouble")]
+    assert drawn == ["band", "band", "trouble"]
+
+
 def test_gap_of_a_moment_stays_visible() -> None:
     chart = draw_bands(
         [BandRow("q", [Band(0, 50, ("a",)), Band(50, 50.001, ()), Band(50.001, 100, ("a",))])],

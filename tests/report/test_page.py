@@ -2,7 +2,18 @@ from __future__ import annotations
 
 import re
 
-from sparrowmq.report import Check, Tile, figure, list_checks, list_tiles, page, section, table, tag
+from sparrowmq.report import (
+    Check,
+    Table,
+    Tile,
+    figure,
+    list_checks,
+    list_tiles,
+    page,
+    section,
+    table,
+    tag,
+)
 
 
 def make_page(*parts: str) -> str:
@@ -15,6 +26,7 @@ def test_page_is_self_contained() -> None:
     assert html.startswith("<!doctype html>")
     assert re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#)""", html) == []
     assert "<script" not in html
+    assert 'http-equiv="Content-Security-Policy" content="default-src &#x27;none&#x27;;' in html
     assert "prefers-color-scheme: dark" in html
 
 
@@ -35,6 +47,16 @@ def test_checks_say_which_fail() -> None:
     html = list_checks(checks, good="all well", bad="not so")
     assert "not so" in html
     assert html.count('<li class="bad">') == 1
+
+
+def test_table_shows_some_rows_and_counts_the_rest() -> None:
+    rows = [[f"row {n}"] for n in range(3)]
+
+    short, whole = (section("s", Table(["name"], rows, rows_max=n)) for n in (2, 3))
+    assert "row 1" in short
+    assert "row 2" not in short
+    assert "Not shown: 1 more." in short
+    assert "Not shown" not in whole
 
 
 def test_numbers_stand_right() -> None:
