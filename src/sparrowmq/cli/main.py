@@ -189,7 +189,7 @@ def _replace_closed_streams(arguments: list[str]) -> None:
     """
     stdin, stdout, stderr = cast("tuple[TextIO | None, ...]", (sys.stdin, sys.stdout, sys.stderr))
     if stdin is None:
-        sys.stdin = open(os.devnull)
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
     if stdout is None:
         # Writing fails, but not of a server, whose output is one line for whoever started it.
         command, more = [*arguments, "", ""][:2]
@@ -197,7 +197,7 @@ def _replace_closed_streams(arguments: list[str]) -> None:
         mode = os.O_WRONLY if is_server else os.O_RDONLY
         sys.stdout = os.fdopen(os.open(os.devnull, mode), "w")
     if stderr is None:
-        sys.stderr = open(os.devnull, "w")
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 @contextmanager
