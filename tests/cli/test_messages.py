@@ -10,13 +10,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from rich.console import Console
 
 from commands import Commands
 from poison import send_stored
+from queue_messages import message as queue_message
 from sparrowmq import (
     ConsumeStatus,
     Message,
@@ -26,11 +30,15 @@ from sparrowmq import (
 )
 from sparrowmq.cli.message_view import (
     BodyFormat,
-    escape,
     format_body,
+    line_of_message,
+    print_message,
     shorten_body,
 )
-from sparrowmq.cli.messages import find_operator
+from sparrowmq.cli.messages import COPY_COLUMNS, find_operator, row_of_copy
+from sparrowmq.cli.output import print_rows
+from sparrowmq.cli.plain_text import escape
+from sparrowmq.client.operations.resend import Edit
 from sparrowmq.model.message import BODY_BYTES_MAX as MESSAGE_BYTES_MAX
 from sparrowmq.testing import EmbeddedCluster
 from sparrowmq.words.body import BODY_BYTES_MAX
@@ -67,6 +75,8 @@ def test_a_message_is_sent_found_and_shown(smq: Commands, shared_cluster: Embedd
         by_id["keys"],
         by_id["properties"]["price"],
     ) == ("hello", "UA", ["k1", "k2"], "12")
+    beyond = smq("msg", "at", "T_one", "broker-a:1", "1")
+    assert (beyond.exit_code, "has messages 0 to 0, and none at 1" in beyond.stderr) == (1, True)
     shown = smq("msg", "at", "T_one", "broker-a:1", "0").stdout
     assert "price" in shown
     # The first offset of a queue is shown like any other.
@@ -135,6 +145,19 @@ def test_lines_of_standard_input_and_of_files_are_messages(
     read = bodies(smq, "T_lines", "--from", "earliest")
     assert [str(number) for number in range(1_000)] == read[:1_000]
     assert ["a", "b", "c" * 100_000, file.read_bytes().decode()] == read[1_000:]
+
+
+def test_lines_with_a_sharding_key_go_to_its_queue_in_order(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_sharded", queues=8)
+    key = ("--sharding-key", "LH-1")
+    alone = smq.json("send", "T_sharded", "0", *key)
+
+    assert smq("send", "T_sharded", *key, stdin="1\n2\n3\n").exit_code == 0
+
+    queue = ("--queue", f"{alone['broker']}:{alone['queue']}")
+    assert bodies(smq, "T_sharded", "--from", "earliest", *queue) == ["0", "1", "2", "3"]
 
 
 def test_lines_that_were_sent_before_a_failure_are_counted(
@@ -349,6 +372,20 @@ def test_dead_letters_are_listed_shown_and_sent_again(
     assert (none.exit_code, "has no dead letters" in none.stderr) == (0, True)
 
 
+def test_the_newest_dead_letters_are_chosen_and_get_no_body_together(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("%DLQ%GID_two", queues=1)
+    for body in ("one", "two"):
+        smq("send", "%DLQ%GID_two", body, "--key", "k")
+
+    newest = smq.json("dlq", "show", "GID_two", "--key", "k", "--last", "1")
+    refused = smq("dlq", "resend", "GID_two", "--set-body", "x")
+
+    assert [letter["body"] for letter in newest] == ["two"]
+    assert (refused.exit_code, "2 dead letters would get one body" in refused.stderr) == (2, True)
+
+
 def test_a_message_is_sent_again_as_previewed(
     smq: Commands, shared_cluster: EmbeddedCluster
 ) -> None:
@@ -412,6 +449,22 @@ def test_no_body_speaks_to_the_terminal() -> None:
     assert escape("\x1b[31mred\x07 \u202e") == r"\x1b[31mred\x07 \u202e"
     for kind in BodyFormat:
         assert "\x1b" not in format_body(b'{"a": "\x1b[2J\xff"}', kind)
+
+
+def test_no_other_text_of_a_message_does_either() -> None:
+    evil = "\x1b]0;x\x07"
+    properties = {"TAGS": evil, "KEYS": evil, "UNIQ_KEY": evil, "p": evil, evil: "v"}
+    message = replace(queue_message(0), properties=properties)
+    out = StringIO()
+    console = Console(file=out, width=1_000)
+
+    console.print(line_of_message(message, BodyFormat.AUTO))
+    print_message(console, message, BodyFormat.AUTO)
+    print_rows([row_of_copy(message, Edit())], COPY_COLUMNS, console=console)
+
+    assert "\x1b" not in out.getvalue()
+    # Twice on the line, in full five times, and as many in the row of a copy.
+    assert out.getvalue().count(escape(evil)) == 12
 
 
 def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -> None:

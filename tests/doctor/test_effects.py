@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader
 from rich.console import Console
 
 import sparrowmq.dash
+from sparrowmq.cli.plain_text import escape
 from sparrowmq.cli.rebalance_json import json_of_findings
 from sparrowmq.cli.rebalance_view import (
     CommandLine,
@@ -21,7 +23,7 @@ from sparrowmq.cli.rebalance_view import (
 )
 from sparrowmq.doctor import Finding, diagnose
 from sparrowmq.doctor.explain import explain
-from sparrowmq.doctor.group_snapshot import TopicPace
+from sparrowmq.doctor.group_snapshot import ProgressChange, TopicPace
 from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.model import MessageQueue
 from sparrowmq.words.catalog import Words
@@ -51,6 +53,20 @@ def test_a_finding_has_its_effects_and_their_evidence(
     assert not any("Q07" in line for line in cause.evidence)
 
 
+def test_a_finding_does_not_stand_below_a_milder_one(seen_group: Any) -> None:
+    group = seen_group()
+    group.flow(0, then=(5_000, 1_000), now=(5_100, 1_100))
+    at_ms = group.snapshot().last.timestamp_ms
+    moved = ProgressChange(at_ms, "reset", "10.0.0.9:1", "T", moves=((0, 5_000, 1_000),))
+    group.now["broker-a"] = replace(group.now["broker-a"], changes=(moved,))
+
+    found = {finding.rule: finding for finding in diagnose(group.snapshot())}
+
+    assert [effect.rule for effect in found["Q11"].effects] == ["Q07", "R17"]
+    assert found["Q08"].severity < found["Q11"].severity
+    assert found["Q08"].effects == ()
+
+
 def test_the_command_line_names_effects_below_the_remedy(
     slow_group: tuple[GroupView, list[Finding]],
 ) -> None:
@@ -61,7 +77,7 @@ def test_the_command_line_names_effects_below_the_remedy(
     assert last.split() == ["explains", "Q07", *EFFECT.split()]
 
 
-@pytest.mark.parametrize("client_id", ["[fd00::ab:1]@12", "[/x]@12"])
+@pytest.mark.parametrize("client_id", ["[fd00::ab:1]@12", "[/x]@12", "\x1b[2J]@12"])
 def test_the_command_line_shows_names_as_they_are(seen_group: Any, client_id: str) -> None:
     group = seen_group([client_id])
     group.flow(0, then=(1_000, 100), now=(1_003, 103))
@@ -75,8 +91,9 @@ def test_the_command_line_shows_names_as_they_are(seen_group: Any, client_id: st
         console.print(render_explanation(explained))
 
     # In the list of members, in titles, in evidence, and in the steps.
-    assert out.getvalue().count(client_id) >= 5
-    assert out.getvalue().count("]@12") == out.getvalue().count(client_id)
+    assert out.getvalue().count(escape(client_id)) >= 5
+    assert out.getvalue().count("]@12") == out.getvalue().count(escape(client_id))
+    assert "\x1b" not in out.getvalue()
 
 
 def test_prose_is_folded_on_a_terminal_only(slow_group: tuple[GroupView, list[Finding]]) -> None:

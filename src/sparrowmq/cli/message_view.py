@@ -18,6 +18,7 @@ from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import Json, format_time
+from sparrowmq.cli.plain_text import escape
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
@@ -36,11 +37,6 @@ class BodyFormat(StrEnum):
     TEXT = "text"
     HEX = "hex"
     RAW = "raw"
-
-
-def escape(text: str) -> str:
-    """Escape the characters that control a terminal or are invisible."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def format_body(body: bytes, body_format: BodyFormat) -> str:

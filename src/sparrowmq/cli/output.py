@@ -156,7 +156,7 @@ def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn
     """Make a table of rows."""
     from rich import box
 
-    from sparrowmq.cli.plain_table import PlainTable
+    from sparrowmq.cli.plain_text import PlainTable
 
     table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:

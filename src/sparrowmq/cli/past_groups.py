@@ -19,7 +19,7 @@ from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import format_time
-from sparrowmq.cli.plain_table import PlainTable
+from sparrowmq.cli.plain_text import PlainTable
 from sparrowmq.dash.history import FILE_NAME, SAMPLE_MS, History, LagSample
 from sparrowmq.doctor.owner_history import (
     DURATION_TITLES,
@@ -94,8 +94,7 @@ def read_past(
 
 
 def _read(history: History, name: str, *, since_ms: int, until_ms: int) -> PastGroup:
-    seen, looked = history.look_back(name, since_ms=since_ms)
-    watched = [(max(begin, since_ms), end) for begin, end in looked]
+    seen, watched = history.look_back(name, since_ms=since_ms)
     samples = history.samples(name, since_ms=since_ms, bucket_ms=SAMPLE_MS)
     last = watched or history.watched(name, since_ms=0)
     return PastGroup(

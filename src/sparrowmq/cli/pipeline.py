@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sparrowmq.cli.exit_codes import EXIT_FAILED, reporting_errors, say
 from sparrowmq.cli.option_sets import naming_options, with_option_sets
-from sparrowmq.cli.plain_table import PlainTable
+from sparrowmq.cli.plain_text import PlainTable
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model.names import TRACE_TOPIC
 

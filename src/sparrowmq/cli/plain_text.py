@@ -1,7 +1,7 @@
-"""A table that shows texts as they are. Tests: doctor/test_effects.py.
+"""Texts from anywhere, such as client ids and properties, shown as they are.
 
 Rich reads texts in cells as its markup: `[fe80::1]@12` would lose its address, and `[/x]` would end
-the command.
+the command. Other characters would control the terminal. Tests: doctor/test_effects.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 
+def escape(text: str) -> str:
+    """Escape the characters that control a terminal or are invisible."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class PlainTable(Table):
-    """A table whose cells are texts, which may come from anywhere, or other renderables."""
+    """A table whose cells are texts from anywhere, or renderables of our own."""
 
     def add_row(self, *cells: RenderableType | None, **settings: Any) -> None:
         """Add a row."""
-        plain = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        plain = [Text(escape(cell)) if isinstance(cell, str) else cell for cell in cells]
         super().add_row(*plain, **settings)

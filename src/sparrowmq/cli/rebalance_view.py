@@ -23,7 +23,7 @@ from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import fits
-from sparrowmq.cli.plain_table import PlainTable
+from sparrowmq.cli.plain_text import PlainTable, escape
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, describe_runs
@@ -102,7 +102,7 @@ def _head(view: GroupView) -> Text:
             parts.append(words()("the oldest waits for {time}", time=words().duration(wait_ms)))
     if plan := view.describe_plan():
         parts.append(words().phrase(plan))
-    return Text.assemble((snapshot.group, "bold"), "  " + " · ".join(parts))
+    return Text.assemble((snapshot.group, "bold"), escape("  " + " · ".join(parts)))
 
 
 def _describe_flights(view: GroupView) -> str:
@@ -206,7 +206,7 @@ def _members(view: GroupView, labels: dict[MemberConnection, str]) -> PlainTable
         is_shared = ids.count(connection.client_id) > 1
         table.add_row(
             Text(label, "bold"),
-            Text(connection.client_id, "bold #e05252" if is_shared else ""),
+            _flag(is_shared, connection.client_id),
             connection.address or "?",
             "sparrowmq" if is_marked(connection.version) else connection.language.lower(),
             words()("id in use twice") if is_shared else words().count(count, "queue"),
@@ -244,7 +244,7 @@ def render_findings(
             Text.assemble(
                 (badge, _SEVERITY_STYLES[finding.severity]),
                 (f" {finding.rule} ", "bold"),
-                words().phrase(finding.title),
+                escape(words().phrase(finding.title)),
             )
         )
         parts.append(Padding(_finding_lines(finding, options), (0, 0, 1, 2)))
@@ -334,7 +334,7 @@ def render_explanation(explanation: Explanation) -> RenderableType:
         owners=owners,
         brokers=", ".join(explanation.broker_names),
     )
-    report = Group(Text(head, "bold"), Padding(table, (0, 0, 1, 2)))
+    report = Group(Text(escape(head), "bold"), Padding(table, (0, 0, 1, 2)))
     return Prose(report)
 
 
@@ -470,7 +470,7 @@ def _ids(queues: Sequence[MessageQueue], places: dict[MessageQueue, int]) -> str
 
 
 def _flag(is_bad: object, text: str) -> Text:
-    return Text(text, "bold #e05252" if is_bad else "")
+    return Text(escape(text), "bold #e05252" if is_bad else "")
 
 
 # Columns of the comparison: the resulting shares, and the cost.
