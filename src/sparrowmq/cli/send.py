@@ -113,11 +113,11 @@ def _send_lines(
     """
     sent, number = 0, 1
     lines = _lines(stream)
-    # RocketMQ cannot delay a batch, and puts a batch into one queue regardless of sharding keys.
-    can_batch = not pattern.delay_level and pattern.sharding_key is None
+    # RocketMQ cannot delay a batch.
+    count_max = 1 if pattern.delay_level else BATCH_COUNT
     with _progress() as advance:
         try:
-            while batch := _take_batch(lines, BATCH_COUNT if can_batch else 1):
+            while batch := _take_batch(lines, count_max):
                 number = batch[0].number
                 messages = [replace(pattern, body=line.body) for line in batch]
                 if len(messages) == 1:
