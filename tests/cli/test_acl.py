@@ -44,6 +44,15 @@ def test_accounts_are_made_changed_and_deleted_with_the_keys_of_a_context(
             assert "service-secret" not in result.stdout
             return result.stdout
 
+        empty = tmp_path / "empty"
+        empty.write_text("\n")
+        new = ["acl", "put", "orders-service", "--yes"]
+        for options, words in (
+            ([], "orders-service is a new account; give --secret-key-file"),
+            (["--secret-key-file", str(empty)], f"{empty} is empty"),
+        ):
+            refused = CliRunner().invoke(build_app(), [*new, *options])
+            assert (refused.exit_code, words in refused.stderr) == (2, True)
         put = ("acl", "put", "orders-service", "--secret-key-file", str(service))
         permissions = ("--topic", "orders=PUB|SUB", "--topics", "DENY")
         run(*put, *permissions)

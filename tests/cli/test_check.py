@@ -24,6 +24,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
         running = stack.enter_context(EmbeddedCluster(flush="async"))
         running.create_topic("T", queues=4)
         smq = Commands(running.name_server)
+        # Nobody consumes it, so nobody misses it.
+        running.create_topic("T_closed")
+        smq("topic", "update", "T_closed", "--perm", "none", "--yes")
         smq("group", "update", "GID_abandoned", "--yes")
         smq("send", "T", stdin="".join(f"{n}\n" for n in range(50)))
         smq("group", "reset", "GID_abandoned", "--topic", "T", "--to", "earliest", "--yes")

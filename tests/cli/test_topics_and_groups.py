@@ -58,7 +58,7 @@ def complete(line: str, home: Path, **environment: str) -> list[str]:
 def test_a_shell_completes_topics_and_groups_of_the_cluster(
     shared_cluster: EmbeddedCluster, admin: Admin, home: Path
 ) -> None:
-    for topic in ("complete-orders", "complete-flights"):
+    for topic in ("complete-orders", "complete-flights", "%DLQ%GID_complete"):
         shared_cluster.create_topic(topic)
     commit(admin, "GID_complete", "complete-orders", [0])
     here = shared_cluster.name_server
@@ -67,6 +67,10 @@ def test_a_shell_completes_topics_and_groups_of_the_cluster(
     group = complete(f"sparrowmq rebalance doctor -n {here} GID_com", home)
 
     assert found == ["complete-flights", "complete-orders"]
+    every = complete("sparrowmq tail ", home, NAMESRV_ADDR=here)
+    assert {"complete-orders"} <= {*every} == {name for name in every if name[0] != "%"}
+    letters = complete("sparrowmq tail %DLQ%GID_com", home, NAMESRV_ADDR=here)
+    assert letters == ["%DLQ%GID_complete"]
     assert group == ["GID_complete"]
     assert complete("sparrowmq check -g GID_com", home, NAMESRV_ADDR=here) == ["GID_complete"]
 
@@ -109,7 +113,9 @@ def test_topic_is_created_shown_changed_and_deleted(smq: Commands) -> None:
     again = smq("topic", "create", "T_life")
     planned = smq.json("topic", "update", "T_life", "--queues", "6", "--perm", "r")
     shown = smq.json("topic", "show", "T_life")
+    twice = smq("topic", "update", "T_life", "--queues", "6", "--read-queues", "2", "--yes")
     assert (again.exit_code, "exists already" in again.stderr) == (2, True)
+    assert (twice.exit_code, "give --queues, or --read-queues" in twice.stderr) == (2, True)
     assert not planned["applied"]
     assert [(c["perm"], c["read_queues"]) for c in planned["changes"]] == [("rw → r", "4 → 6")]
     assert [broker["read_queues"] for broker in shown["brokers"]] == [4]

@@ -14,6 +14,7 @@ from sparrowmq import (
     Admin,
     AsyncProducer,
     AsyncPushConsumer,
+    ConsumeStatus,
     Message,
     MessageExt,
     Producer,
@@ -221,6 +222,24 @@ def test_wait_until_consumed_waits_for_the_last_message(
             running.wait_until_consumed("GID_c", "T")
 
             assert len(seen) == 50
+
+
+def test_wait_until_consumed_waits_for_retries_that_are_due(cluster: InProcessCluster) -> None:
+    cluster.create_topic("T_put_off", queues=1)
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        producer.send(Message("T_put_off", b"x"))
+    with PushConsumer(
+        "GID_puts_off",
+        "T_put_off",
+        name_server=cluster.name_server,
+        listener=lambda messages, context: ConsumeStatus.RECONSUME_LATER,
+        start="first",
+    ):
+        cluster.wait_until_consumed("GID_puts_off", "T_put_off")
+    cluster.advance(timedelta(minutes=1))
+
+    with pytest.raises(ClusterFailed, match=r"%RETRY%GID_puts_off.*: 0 of 1"):
+        cluster.wait_until_consumed("GID_puts_off", "T_put_off", timeout_ms=100)
 
 
 async def test_event_loop_is_not_stopped_by_a_wait(cluster: InProcessCluster) -> None:
