@@ -38,7 +38,7 @@ from sparrowmq.client.operations.overview import group_flows
 from sparrowmq.client.operations.reset import QueueReset, Target, apply_reset, plan_reset
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor.group_snapshot import GroupSnapshot, QueueProgress
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group, retry_topic
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 from sparrowmq.words import count_of
@@ -423,8 +423,16 @@ def _look(cluster: CommandCluster, name: str) -> GroupSnapshot:
 def _watch(
     cluster: CommandCluster, name: str, topic: str | None, pause_ms: int
 ) -> Iterator[list[Json]]:
+    """Look repeatedly; once a look succeeded, a failed one does not end the loop."""
+    has_seen = False
     while True:
-        yield _lag_rows(_look(cluster, name), topic)
+        try:
+            yield _lag_rows(_look(cluster, name), topic)
+            has_seen = True
+        except SparrowError as error:
+            if not has_seen:
+                raise
+            say(str(error))
         cluster.run(sleep(max(pause_ms, WATCH_MS_MIN)))
 
 
