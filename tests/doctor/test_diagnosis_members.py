@@ -375,6 +375,27 @@ def test_owners_are_computed_over_all_topics_by_a_strategy_that_sees_them(
     assert ids == sorted(c.client_id for connections in owners.values() for c in connections)
 
 
+def test_queues_of_a_static_topic_are_owned_by_those_who_have_them(seen_group: Group) -> None:
+    group = seen_group()
+    static = queues(0, 1, 2, broker="__syslo__global__")
+    view: TopicSnapshot = group.topics["T"]
+    group.topics["T"] = replace(view, static_queues=static)
+    for client_id, held in (("10.0.0.1@1", static[:2]), ("10.0.0.2@1", static[2:])):
+        group.report(client_id, held=held, done=7)
+
+    assert group.findings() == {}
+    seen = examine(group.snapshot())
+    assert {queue: each.owner_ids for queue, each in seen.queues.items()} == {
+        static[0]: ("10.0.0.1@1",),
+        static[1]: ("10.0.0.1@1",),
+        static[2]: ("10.0.0.2@1",),
+    }
+    # Brokers report the offsets of their own queues.
+    assert (seen.queues[static[0]].lag, seen.unowned) == (None, 0)
+    (explained,) = explain(group.snapshot(), static[2])
+    assert explained.owners == ("10.0.0.2@1",)
+
+
 def test_minimal_move_leaves_queues_with_those_who_tell_that_they_hold_them(
     seen_group: Group,
 ) -> None:

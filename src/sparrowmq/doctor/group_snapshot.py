@@ -217,17 +217,20 @@ class TopicSnapshot:
         surplus_offsets: the number of messages in each queue that accepts messages but cannot be
             read.
         broker_names_by_server: the topic's brokers by each name server, if several were asked.
+        static_queues: the queues of a static topic of RocketMQ 5, which members divide in the
+            place of the brokers' own; empty for other topics.
     """
 
     topic: str
     queues: tuple[TopicQueues, ...] = ()
     surplus_offsets: tuple[tuple[MessageQueue, int], ...] = ()
     broker_names_by_server: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    static_queues: tuple[MessageQueue, ...] = ()
 
     @property
     def subscribe_queues(self) -> list[MessageQueue]:
         """The queues that members divide, in the members' order."""
-        found = [
+        found = list(self.static_queues) or [
             MessageQueue(self.topic, at.broker_name, queue_id)
             for at in self.queues
             if at.is_readable

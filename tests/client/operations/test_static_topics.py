@@ -18,6 +18,7 @@ from sparrowmq.client.operations.pop import PopSource, receive
 from sparrowmq.client.operations.pull_loop import keep_pulling
 from sparrowmq.client.operations.request_reply import reply
 from sparrowmq.client.operations.reset import Target, plan_reset
+from sparrowmq.client.operations.snapshot import _view_topic
 from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.errors import UsageError
@@ -87,6 +88,21 @@ def test_queue_that_has_moved_is_pulled_at_its_new_broker_at_once(
 
     assert pulls_after(subscriber, NOW_MS + 200) == [Pull(QUEUE, 1, 9)] * is_pulled
     assert subscriber.get_broker_address(QUEUE) == f"{owner}:1"
+
+
+def test_snapshot_has_the_queues_that_members_divide(play: Callable[[Handler], Play]) -> None:
+    places = [
+        QueueData(broker_name=name, read_queue_nums=8, write_queue_nums=8, perm=6) for name in "ba"
+    ]
+    data = replace(route("a"), queue_datas=places)
+    directory = Directory(name_servers=NameServers(("n:1",)))
+
+    found = play(lambda _, request: response_to(request, body=encode_body(data)))(
+        _view_topic(directory, "T")
+    )
+
+    assert found.subscribe_queues == [QUEUE]
+    assert [at.broker_name for at in found.queues] == ["a", "b"]
 
 
 @pytest.mark.parametrize("what", ["pull", "commit"])

@@ -27,6 +27,7 @@ from sparrowmq.client.operations.plan_answers import ask_plan_at, followed, merg
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_all_brokers, read_route
 from sparrowmq.client.operations.waiting_messages import find_waits
+from sparrowmq.client.route_cache import is_static, route_from
 from sparrowmq.doctor.group_snapshot import (
     BrokerView,
     DeadLetterCount,
@@ -596,6 +597,7 @@ def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
         )
         if len(routes) > 1
         else (),
+        static_queues=tuple(filter(is_static, route_from(topic, best, now_ms=0).subscribe_queues)),
     )
 
 
