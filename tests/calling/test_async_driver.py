@@ -30,7 +30,13 @@ from sparrowmq.calling.effects import (
     spawn,
     wait,
 )
-from sparrowmq.errors import ConnectionLost, InvokeTimeout, UsageError
+from sparrowmq.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    InvokeTimeout,
+    TransportError,
+    UsageError,
+)
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 from sparrowmq.protocol.signatures import Credentials, is_signature_valid
@@ -428,3 +434,23 @@ async def test_request_without_a_task_is_signed(serve: Callable[..., FrameServer
 
     for request in seen:
         assert is_signature_valid(request.ext_fields or {}, request.body, secret_key="secret")
+
+
+@pytest.mark.parametrize("was_open", [True, False])
+async def test_request_after_a_lost_connection_is_written_at_once(
+    driver: AsyncDriver, serve: Callable[..., FrameServer], free_port: int, was_open: bool
+) -> None:
+    kept, lost = serve(), serve(lambda peer, _: peer.close())
+    address = lost.address if was_open else f"127.0.0.1:{free_port}"
+
+    def go_on_elsewhere() -> Any:
+        try:
+            yield from ask(address, b"a")
+        except TransportError as error:
+            assert isinstance(error, ConnectionLost if was_open else ConnectFailed)
+            return (yield from ask(kept.address, b"b"))
+
+    assert await driver.run(ask(kept.address, b"open")) == b"open"
+    async with asyncio.timeout(LONG_MS / 2_000):
+        assert await driver.run(go_on_elsewhere()) == b"b"
+    await driver.aclose()

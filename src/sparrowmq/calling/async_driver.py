@@ -373,17 +373,17 @@ class AsyncDriver:
                     lambda: _Connection(self, channel, closed), host, port, **settings
                 )
         except ValueError as error:
-            self._channels.lose(channel, describe(error) or str(error), error)
+            self._lose(channel, describe(error) or str(error), error)
         except TimeoutError as error:
-            self._channels.lose(channel, f"no answer within {timeout_ms} ms", error)
+            self._lose(channel, f"no answer within {timeout_ms} ms", error)
         # Event loops raise this for a handshake that times out or that the peer breaks off.
         except ConnectionAbortedError as error:
-            self._channels.lose(channel, HANDSHAKE_TIMED_OUT, error)
+            self._lose(channel, HANDSHAKE_TIMED_OUT, error)
         except ConnectionResetError as error:
             reason = _reason_of(error) if self._tls is None else CLOSED_IN_HANDSHAKE
-            self._channels.lose(channel, reason, error)
+            self._lose(channel, reason, error)
         except OSError as error:
-            self._channels.lose(channel, _reason_of(error), error)
+            self._lose(channel, _reason_of(error), error)
         finally:
             del self._dials[channel]
 
@@ -413,7 +413,13 @@ class AsyncDriver:
     def lost(self, channel: Channel, error: Exception | None) -> None:
         """Fail the tasks that wait for a connection that has ended. For `_Connection`."""
         said = _reason_of(error) if isinstance(error, OSError) else "closed by the peer"
-        self._channels.lose(channel, channel.ended_by_peer(said), error)
+        self._lose(channel, channel.ended_by_peer(said), error)
+
+    def _lose(self, channel: Channel, reason: str, error: Exception | None) -> None:
+        """Close a connection, and write what those that waited for it ask for instead."""
+        self._begin_turn()
+        self._channels.lose(channel, reason, error)
+        self._end_turn()
 
     async def _close_pool(self, pool: CallPool, timeout_ms: int) -> None:
         assert self._loop is not None
