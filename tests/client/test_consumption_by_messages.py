@@ -228,14 +228,25 @@ def test_messages_are_renewed_while_the_listener_works(
     assert calls == [b"a"]
 
 
-def test_close_waits_for_the_listener_and_its_acknowledgement(
+def test_close_renews_while_it_waits_for_the_listener_and_its_acknowledgement(
     cluster: EmbeddedCluster,
     consume: Callable[..., Any],
     producer: Producer,
     topic: str,
     group: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Each look renews.
+    monkeypatch.setattr(pop_loop, "RENEWAL_MS", pop_loop.INVISIBLE_MS)
+    monkeypatch.setattr(pop_loop, "LOOK_MS", 50)
     begun, may_end = threading.Event(), threading.Event()
+    renewed: list[MessageExt] = []
+
+    def note(*given: Any, **named: Any) -> Any:
+        renewed.append((yield from pop.change_invisible(*given, **named)))
+        return renewed[-1]
+
+    monkeypatch.setattr(pop_loop, "change_invisible", note)
 
     def listen(messages: list[MessageExt], context: ConsumeContext) -> None:
         begun.set()
@@ -246,6 +257,8 @@ def test_close_waits_for_the_listener_and_its_acknowledgement(
     assert begun.wait(PATIENCE_S)
     closing = threading.Thread(target=consumer.close)
     closing.start()
+    count = len(renewed)
+    wait_until("renewals", lambda: len(renewed) > count + 2, timeout_s=PATIENCE_S)
     assert closing.is_alive()
     may_end.set()
     closing.join(PATIENCE_S)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hostile import record
+from play import Play
 from sparrowmq import (
     AsyncSimpleConsumer,
     BrokerError,
@@ -22,8 +24,22 @@ from sparrowmq import (
     UsageError,
 )
 from sparrowmq.calling import clock
-from sparrowmq.model.message import PROPERTY_POP_CK
-from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.client.assembly import make_pop_source, make_subscriber, subscribe_pops
+from sparrowmq.client.operations import pop, pop_loop
+from sparrowmq.client.operations.pop import PopSource
+from sparrowmq.client.subscriber import RebalanceCallbacks
+from sparrowmq.errors import ConnectFailed
+from sparrowmq.model.message import PROPERTY_POP_CK, RESERVED_PROPERTIES
+from sparrowmq.protocol.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    QueueData,
+    TopicRouteData,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -261,3 +277,146 @@ def test_message_names_its_handle_as_javas_client_does(
     (message,) = receive(consumer, 1)
     assert len(message.properties[PROPERTY_POP_CK].split(" ")) == 8
     consumer.ack(message)
+
+
+def test_copy_of_a_received_message_has_a_handle_of_its_own(
+    consumer: SimpleConsumer, producer: Producer, cluster: EmbeddedCluster, topic: str
+) -> None:
+    send(producer, topic, "a")
+    (first,) = receive(consumer, 1)
+    # As a service does that passes on all that it may.
+    copied = {n: v for n, v in first.properties.items() if n not in RESERVED_PROPERTIES}
+    copied.setdefault(PROPERTY_POP_CK, first.properties[PROPERTY_POP_CK])
+    cluster.create_topic(other := f"{topic}_copies", queues=8)
+    consumer.subscribe(other)
+    send(producer, other, "b", properties=copied)
+    (copy,) = receive(consumer, 1, invisible=SECOND)
+    consumer.ack(copy)
+
+    assert consumer.receive(wait=1.5 * SECOND) == []
+    consumer.ack(first)
+
+
+# --- without sockets ---------------------------------------------------------------------------
+
+
+class Brokers:
+    """Brokers a and b with a message each in each topic; some of the servers are away."""
+
+    def __init__(self) -> None:
+        self.away: set[str] = set()
+        self.topics = {"T"}
+        self.perm = PERM_READ | PERM_WRITE
+        self.refusal: int | None = None
+        self.acknowledged: list[str] = []
+
+    def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
+        if address in self.away:
+            raise ConnectFailed("away", address=address)
+        if request.code == RequestCode.POP_MESSAGE:
+            topic = (request.ext_fields or {})["topic"]
+            body = record(topic, 0, 7, address.encode())
+            fields = {"popTime": "5", "invisibleTime": "60000", "reviveQid": "0", "restNum": "0"}
+            fields |= {"startOffsetInfo": "0 0 7", "msgOffsetInfo": "0 0 7"}
+            return response_to(request, ext_fields=fields, body=body)
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            if (request.ext_fields or {})["topic"] not in self.topics:
+                return response_to(request, ResponseCode.TOPIC_NOT_EXIST)
+            data = TopicRouteData(
+                broker_datas=[
+                    BrokerData(broker_name=name, broker_addrs={0: f"{name}:1"}) for name in "ab"
+                ],
+                queue_datas=[
+                    QueueData(
+                        broker_name=name, read_queue_nums=1, write_queue_nums=1, perm=self.perm
+                    )
+                    for name in "ab"
+                ],
+            )
+            return response_to(request, body=encode_body(data))
+        if self.refusal is not None and address == "a:1":
+            return response_to(request, self.refusal)
+        self.acknowledged.append(address)
+        return response_to(request)
+
+
+def make_source(*topics: str) -> PopSource:
+    source = make_pop_source("GID", "ns:1")
+    for topic in topics:
+        subscribe_pops(source, topic, "*")
+    return source
+
+
+def receive_of_both(run: Play, source: PopSource) -> list[MessageExt]:
+    found = [run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=0)) for _ in "ab"]
+    return [message for messages in found for message in messages]
+
+
+@pytest.mark.parametrize("refusal", [None, ResponseCode.SYSTEM_BUSY])
+def test_messages_of_a_broker_are_acknowledged_whatever_another_says(refusal: int | None) -> None:
+    brokers = Brokers()
+    run, source = Play(brokers), make_source("T")
+    messages = receive_of_both(run, source)
+    assert {message.broker_name for message in messages} == {"a", "b"}
+    brokers.refusal = refusal
+    brokers.away = set() if refusal else {"a:1"}
+
+    for given in (messages, messages[::-1]):
+        brokers.acknowledged.clear()
+        with pytest.raises(BrokerError if refusal else ConnectFailed):
+            run(pop.acknowledge(source, given))
+        assert brokers.acknowledged == ["b:1"]
+
+
+def test_push_consumer_asks_a_broker_again_alone() -> None:
+    brokers = Brokers()
+    run, source = Play(brokers), make_source("T")
+    subscriber = make_subscriber(
+        "GID",
+        name_server="ns:1",
+        listener=lambda messages, context: None,
+        callbacks=RebalanceCallbacks(),
+        is_async=False,
+    )
+    popping = pop_loop._Popping(subscriber, source, done=receive_of_both(run, source) * 2)
+    brokers.away = {"a:1"}
+
+    run(pop_loop._acknowledge_done(popping))
+    asked = [
+        address for address, each in run.requests if each.code == RequestCode.BATCH_ACK_MESSAGE
+    ]
+    assert sorted(asked) == ["a:1"] * pop_loop.ATTEMPTS_MAX + ["b:1"]
+    assert not popping.has_open_ends
+
+
+def test_routes_that_are_known_serve_while_no_name_server_answers() -> None:
+    brokers = Brokers()
+    run, source = Play(brokers), make_source("T")
+    receive_of_both(run, source)
+    brokers.away = {"ns:1", "a:1"}
+    run.now_ms += pop.ROUTE_MS + 1
+
+    assert {message.broker_name for message in receive_of_both(run, source)} == {"b"}
+    asked = len(run.requests)
+    run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=0))
+    assert [address for address, _ in run.requests[asked:]].count("ns:1") <= 1
+
+
+def test_topic_that_is_missing_keeps_no_other_back() -> None:
+    brokers = Brokers()
+    run, source = Play(brokers), make_source("missing", "T")
+
+    assert [message.topic for message in receive_of_both(run, source)] == ["T", "T"]
+    assert isinstance(source.missing["missing"], TopicRouteNotFound)
+    brokers.topics.add("missing")
+    found = receive_of_both(run, source) + receive_of_both(run, source)
+    assert ({message.topic for message in found}, source.missing) == ({"T", "missing"}, {})
+
+
+def test_topic_that_nobody_may_read_gives_no_message() -> None:
+    brokers = Brokers()
+    brokers.perm = PERM_WRITE
+    run, source = Play(brokers), make_source("T")
+
+    assert run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=700)) == []
+    assert sum(run.slept_ms) == 700

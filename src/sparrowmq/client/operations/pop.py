@@ -7,16 +7,24 @@ changePopInvisibleTimeAsync of 5.5.0. Tests: client/test_simple_consumer.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from sparrowmq.calling.effects import Invoke, Operation, now, sleep
 from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, error_of, make_request
 from sparrowmq.client.operations.routes import get_broker_address, get_route
 from sparrowmq.client.operations.send_back import send_dead_letter
-from sparrowmq.errors import BrokerError, TransportError, UsageError
+from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.errors import (
+    BrokerError,
+    RemoteProtocolError,
+    SparrowError,
+    TransportError,
+    UsageError,
+)
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import PROPERTY_FIRST_POP_TIME, PROPERTY_POP_CK
 from sparrowmq.model.names import retry_topic
@@ -61,11 +69,13 @@ class PopSource:
     Args:
         group: the consumer group, with its namespace.
         subscriptions: by topic, with its namespace.
+        missing: by topic, why its route is not known.
     """
 
     directory: Directory
     group: str
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    missing: dict[str, SparrowError] = field(default_factory=dict)
     # Where a new group begins.
     init_mode: int = INIT_MIN
     # Counts the pops: the next one asks the next broker and topic first.
@@ -77,7 +87,8 @@ def receive(
 ) -> Operation[list[MessageExt]]:
     """Pop messages of any of the topics; wait for the first of them.
 
-    Raises: TopicRouteNotFound; TransportError if no broker of the topics answers; BrokerError.
+    Raises: TopicRouteNotFound if no topic's route is known; TransportError if no broker of the
+        topics answers; BrokerError.
     """
     now_ms = yield from now()
     deadline_ms, is_first = now_ms + wait_ms, True
@@ -97,12 +108,12 @@ def receive(
                 )
             except TransportError as error:
                 failures.append(error)
-                yield from get_route(source.directory, queue.topic, is_fresh=True)
+                yield from _look_up(source, queue.topic, now_ms)
                 found = []
             if found:
                 return found
             now_ms = yield from now()
-        if len(failures) == len(places):
+        if failures and len(failures) == len(places):
             raise failures[0]
         if now_ms >= deadline_ms:
             return []
@@ -120,10 +131,15 @@ def _find_places(
     if not source.subscriptions:
         raise UsageError("there is nothing to receive: subscribe a topic first")
     places: list[tuple[SubscriptionData, MessageQueue]] = []
+    missing: dict[str, SparrowError] = {}
     for topic, subscription in list(source.subscriptions.items()):
         route = source.directory.routes.find(topic)
-        is_old = route is None or now_ms - route.fetched_ms > ROUTE_MS
-        route = yield from get_route(source.directory, topic, is_fresh=is_old)
+        if route is None or now_ms - route.fetched_ms > ROUTE_MS:
+            try:
+                route = yield from _look_up(source, topic, now_ms)
+            except SparrowError as error:
+                missing[topic] = error
+                continue
         if route.hosts:
             raise UsageError(
                 f"topic {topic!r} is a static topic, whose messages brokers of RocketMQ do not pop "
@@ -131,7 +147,23 @@ def _find_places(
             )
         names = dict.fromkeys(queue.broker_name for queue in route.subscribe_queues)
         places += [(subscription, MessageQueue(topic, name, -1)) for name in names]
+    if missing and not places:
+        raise next(iter(missing.values()))
+    source.missing = missing
     return places
+
+
+def _look_up(source: PopSource, topic: str, now_ms: int) -> Operation[TopicRoute]:
+    """Ask for a topic's route; a known one serves for a further `ROUTE_MS` if that fails."""
+    try:
+        return (yield from get_route(source.directory, topic, is_fresh=True))
+    except SparrowError:
+        routes = source.directory.routes
+        route = routes.find(topic)
+        if route is None:
+            raise
+        routes.update(route := replace(route, fetched_ms=now_ms))
+        return route
 
 
 def _pop(
@@ -187,11 +219,24 @@ def _with_handle(
     address: str,
 ) -> MessageExt:
     """Add the handle to a message's properties, as Java's client does."""
-    if PROPERTY_POP_CK in message.properties:
-        # Apache's brokers name the handles of redelivered messages themselves.
+    if _is_named(message, answer):
         return message
     handle = handle_of(message, answer, starts, address=address)
     return _replace_handle(message, handle, answer.pop_timestamp_ms)
+
+
+def _is_named(message: MessageExt, answer: PopMessageResponseHeader) -> bool:
+    """Return whether the broker has named the handle, as Apache's do for redelivered messages.
+
+    Differs from RocketMQ: the handle of another message, whose properties the producer has copied,
+    does not count. Apache's brokers remove it when they store the copy.
+    """
+    try:
+        handle = parse_handle(message.properties.get(PROPERTY_POP_CK, ""))
+    except RemoteProtocolError:
+        return False
+    place = handle.pop_timestamp_ms, handle.queue_id, handle.queue_offset
+    return place == (answer.pop_timestamp_ms, message.queue_id, message.queue_offset)
 
 
 def _replace_handle(message: MessageExt, handle: PopHandle, pop_timestamp_ms: int) -> MessageExt:
@@ -231,33 +276,37 @@ def _place_of(
 def acknowledge(source: PopSource, messages: Sequence[MessageExt]) -> Operation[None]:
     """Acknowledge messages: several of one broker by one request.
 
-    Raises: UsageError for a message without a handle, before anything is acknowledged;
-        TransportError; BrokerError, also for a message that came again meanwhile: the others are
-        acknowledged then. RocketMQ's brokers do not say whether a message came again.
+    Raises: UsageError for a message without a handle, before anything is acknowledged; else once
+        all brokers were asked: TransportError; BrokerError, also for a message that came again
+        meanwhile. RocketMQ's brokers do not say whether a message came again.
     """
+    requests: list[Operation[None]] = []
     of_brokers: dict[str, list[tuple[MessageExt, PopHandle]]] = {}
     for message, handle in [(message, _handle_of(message)) for message in messages]:
-        address, topic = yield from _place_of(source, message, handle)
         if len(messages) == 1 or not handle.fits_batch:
-            header = handle.ack_header(source.group, topic)
-            timeout_ms = source.directory.timeout_ms
-            yield from ask(address, RequestCode.ACK_MESSAGE, header, timeout_ms=timeout_ms)
+            requests.append(_acknowledge_one(source, message, handle))
         else:
-            of_brokers.setdefault(address, []).append((message, handle))
-    gone: BrokerError | None = None
-    for address, acknowledged in of_brokers.items():
+            of_brokers.setdefault(handle.broker_name, []).append((message, handle))
+    for acknowledged in of_brokers.values():
         for at in range(0, len(acknowledged), ACKS_PER_BATCH_MAX):
             batch = acknowledged[at : at + ACKS_PER_BATCH_MAX]
-            gone = (yield from _acknowledge_batch(source, address, batch)) or gone
-    if gone is not None:
-        raise gone
+            requests.append(_acknowledge_batch(source, batch))
+    yield from gather(requests, name="acknowledgements")
+
+
+def _acknowledge_one(source: PopSource, message: MessageExt, handle: PopHandle) -> Operation[None]:
+    address, topic = yield from _place_of(source, message, handle)
+    header = handle.ack_header(source.group, topic)
+    timeout_ms = source.directory.timeout_ms
+    yield from ask(address, RequestCode.ACK_MESSAGE, header, timeout_ms=timeout_ms)
 
 
 def _acknowledge_batch(
-    source: PopSource, address: str, batch: Sequence[tuple[MessageExt, PopHandle]]
-) -> Operation[BrokerError | None]:
-    """Acknowledge messages of one broker; return the error for those that came again."""
+    source: PopSource, batch: Sequence[tuple[MessageExt, PopHandle]]
+) -> Operation[None]:
+    """Acknowledge messages of one broker. Raises: BrokerError for those that came again."""
     wrap = source.directory.namespace.wrap
+    address, _ = yield from _place_of(source, *batch[0])
     acks, places = batch_acks(
         (handle, source.group, wrap(message.topic)) for message, handle in batch
     )
@@ -265,15 +314,14 @@ def _acknowledge_batch(
     code, timeout_ms = RequestCode.BATCH_ACK_MESSAGE, source.directory.timeout_ms
     reply = yield from ask(address, code, body=body, timeout_ms=timeout_ms)
     left_out = decode_header(BatchAckResponseHeader, reply.ext_fields).read()
-    if not left_out:
-        return None
     gone = [
         f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
         for (message, _), place in zip(batch, places, strict=True)
         if place in left_out
     ]
-    remark = f"{len(gone)} of {len(batch)} messages came again meanwhile: {', '.join(gone[:8])}"
-    return BrokerError(ResponseCode.NO_MESSAGE, remark, address=address)
+    if gone:
+        remark = f"{len(gone)} of {len(batch)} messages came again meanwhile: {', '.join(gone[:8])}"
+        raise BrokerError(ResponseCode.NO_MESSAGE, remark, address=address)
 
 
 def change_invisible(

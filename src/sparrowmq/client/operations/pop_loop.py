@@ -35,6 +35,7 @@ from sparrowmq.calling.effects import (
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.listener_calls import Ended, Handed
 from sparrowmq.client.operations.deliver import Judged, call_listener, judge, note_done
+from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.member_loop import run_member
 from sparrowmq.client.operations.pop import (
     PopSource,
@@ -218,6 +219,8 @@ def _pop(popping: _Popping, count_max: int) -> Operation[None]:
         found = yield from receive(
             popping.source, count_max=count_max, invisible_ms=INVISIBLE_MS, wait_ms=POLL_MS
         )
+        for topic, missing in popping.source.missing.items():
+            subscriber.report(RequestFailed(f"route of {topic}", None, missing))
     except SparrowError as error:
         subscriber.report(RequestFailed("messages to pop", None, error))
         yield Sleep(PAUSE_MS)
@@ -280,11 +283,19 @@ def _settle(popping: _Popping, ended: Ended, now_ms: int) -> ConsumedCode:
 
 
 def _acknowledge_done(popping: _Popping) -> Operation[None]:
-    """Acknowledge messages that are done; those that are done meanwhile are the next request."""
+    """Acknowledge messages that are done; those that are done meanwhile are the next requests."""
     while popping.done:
         messages, popping.done = popping.done, []
         popping.acking_count = len(messages)
-        yield from _tell(popping, messages[0], partial(acknowledge, popping.source, messages))
+        # A broker that does not answer is asked again; the others are not.
+        of_brokers: dict[str, list[MessageExt]] = {}
+        for message in messages:
+            of_brokers.setdefault(message.broker_name, []).append(message)
+        telling = [
+            _tell(popping, each[0], partial(acknowledge, popping.source, each))
+            for each in of_brokers.values()
+        ]
+        yield from gather(telling, name="acknowledgements")
     popping.acking, popping.acking_count = None, 0
     popping.subscriber.wake.set()
 
@@ -382,6 +393,7 @@ def _leave(popping: _Popping) -> Operation[None]:
         yield from _settle_ended(popping, now_ms)
         if not popping.has_open_ends:
             return
+        yield from _renew_due(popping, now_ms)
         yield Wait(subscriber.wake, min(LOOK_MS, deadline_ms - now_ms))
         now_ms = yield Now()
 
