@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from play import Handler, Play
 from sparrowmq.client.directory_setup import make_directory
-from sparrowmq.client.operations.administer import create_topic
+from sparrowmq.client.operations import administer
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
@@ -50,8 +50,55 @@ def test_topic_is_created_only_at_brokers_that_lack_it(play: Callable[[Handler],
                 pass
         return response_to(request)
 
-    route = play(answer)(create_topic(make_directory("ns:1"), "T", queues=2))
+    route = play(answer)(administer.create_topic(make_directory("ns:1"), "T", queues=2))
 
     assert queues == {"a:1": 9, "b:1": 2}
     assert len(route.publish_queues) == 11
     assert MessageQueue("T", "a", 8) in route.publish_queues
+
+
+def test_offsets_of_queues_that_came_lately_are_cloned_too(play: Callable[[Handler], Play]) -> None:
+    counts, committed = [1], dict[tuple[str, int], int]()
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        fields = request.ext_fields or {}
+        match request.code:
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                table = {"a": BROKERS[0]}
+                return response_to(request, body=encode_body(ClusterInfo(broker_addr_table=table)))
+            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                queues = QueueData(
+                    broker_name="a", read_queue_nums=counts[0], write_queue_nums=counts[0], perm=6
+                )
+                route = TopicRouteData(broker_datas=BROKERS[:1], queue_datas=[queues])
+                return response_to(request, body=encode_body(route))
+            case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+                return response_to(request, ResponseCode.SYSTEM_ERROR)
+            case RequestCode.QUERY_CONSUMER_OFFSET:
+                return response_to(request, ext_fields={"offset": "5"})
+            case RequestCode.UPDATE_CONSUMER_OFFSET:
+                place = fields["consumerGroup"], int(fields["queueId"])
+                committed[place] = int(fields["commitOffset"])
+            case _:
+                pass
+        return response_to(request)
+
+    run, directory = play(answer), make_directory("ns:1")
+    run(administer.clone_offsets(directory, "G", "first", "T"))
+    counts[0] = 2
+    run(administer.clone_offsets(directory, "G", "second", "T"))
+
+    assert committed == {("first", 0): 5, ("second", 0): 5, ("second", 1): 5}
+
+
+def test_broker_without_an_address_has_no_message_of_a_key(play: Callable[[Handler], Play]) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.QUERY_MESSAGE:
+            return response_to(request, ResponseCode.QUERY_NOT_FOUND)
+        brokers = [*BROKERS, BrokerData(broker_name="away", broker_addrs={})]
+        return response_to(request, body=encode_body(TopicRouteData(broker_datas=brokers)))
+
+    run = play(answer)
+
+    assert run(administer.query_message(make_directory("ns:1"), "T", "key")) == []
+    assert [address for address, _ in run.requests] == ["ns:1", "a:1", "b:1"]

@@ -271,7 +271,7 @@ def clone_offsets(
             f"group {to_group} has {len(members)} members, which would go on where they are: "
             f"{', '.join(members[:8])}; close them, then clone"
         )
-    route = yield from get_route(directory, topic)
+    route = yield from get_route(directory, topic, is_fresh=True)
     cloned: dict[MessageQueue, int] = {}
     for queue in map(directory.namespace.unwrap_queue, route.subscribe_queues):
         offset = yield from committed_offset(directory, group, queue)
@@ -412,7 +412,8 @@ def query_message(
         end_timestamp_ms=_END_OF_TIME_MS if end_timestamp_ms is None else end_timestamp_ms,
     )
     route = yield from get_route(directory, topic, is_fresh=True)
-    queries = [_query_broker(directory, name, header) for name in sorted(route.brokers)]
+    names = [name for name in sorted(route.brokers) if route.brokers[name]]
+    queries = [_query_broker(directory, name, header) for name in names]
     answers = yield from gather(queries, name=f"query {topic}")
     # Apache's brokers compare hashes, and other keys may have the same hash.
     found = [
