@@ -27,6 +27,7 @@ from sparrowmq.calling import clock
 from sparrowmq.client.assembly import make_pop_source, make_subscriber, subscribe_pops
 from sparrowmq.client.operations import pop, pop_loop
 from sparrowmq.client.operations.pop import PopSource
+from sparrowmq.client.operations.routes import ROUTE_MS
 from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import ConnectFailed
 from sparrowmq.model.message import PROPERTY_POP_CK, RESERVED_PROPERTIES
@@ -394,7 +395,7 @@ def test_routes_that_are_known_serve_while_no_name_server_answers() -> None:
     run, source = Play(brokers), make_source("T")
     receive_of_both(run, source)
     brokers.away = {"ns:1", "a:1"}
-    run.now_ms += pop.ROUTE_MS + 1
+    run.now_ms += ROUTE_MS + 1
 
     assert {message.broker_name for message in receive_of_both(run, source)} == {"b"}
     asked = len(run.requests)

@@ -130,6 +130,11 @@ class RouteCache:
         self._collect_brokers()
         return True
 
+    def keep(self, topic: str, now_ms: int) -> TopicRoute:
+        """Return a known route as one of now: nobody gave a newer one, and its place stays."""
+        route = self._routes[topic] = replace(self._routes[topic], fetched_ms=now_ms)
+        return route
+
     def remove(self, topic: str) -> None:
         """Forget a topic's route."""
         if self._routes.pop(topic, None) is not None:

@@ -7,9 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from play import Handler, Play
+from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.operations.routes import find_route
-from sparrowmq.errors import TopicRouteNotFound
+from sparrowmq.client.operations.routes import (
+    ROUTE_MS,
+    find_route,
+    get_broker_address,
+    get_route,
+)
+from sparrowmq.errors import ConnectFailed, TopicRouteNotFound
+from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import BrokerData, TopicRouteData, encode_body
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -47,3 +54,29 @@ def test_topic_that_no_name_server_knows_is_missed_at_the_one_in_use(
             run(find_route(servers, "T"))
 
     assert [address for address, _ in run.requests] == ["n:2", "n:1"] * 2
+
+
+def test_broker_is_found_at_its_new_address(play: Callable[[Handler], Play]) -> None:
+    brokers = {"a": "a:1"}
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if not brokers:
+            raise ConnectFailed("away", address=address)
+        datas = [BrokerData(broker_name=name, broker_addrs={0: at}) for name, at in brokers.items()]
+        return response_to(request, body=encode_body(TopicRouteData(broker_datas=datas)))
+
+    run, directory, queue = play(answer), make_directory("ns:1"), MessageQueue("T", "a", 0)
+    addresses = [run(get_broker_address(directory, queue))]
+    brokers["a"] = "a:2"
+    addresses.append(run(get_broker_address(directory, queue)))
+    run.now_ms += ROUTE_MS + 1
+    addresses.append(run(get_broker_address(directory, queue)))
+    assert (addresses, len(run.requests)) == (["a:1", "a:1", "a:2"], 2)
+
+    brokers.clear()
+    run.now_ms += ROUTE_MS + 1
+    for _ in range(2):
+        assert run(get_broker_address(directory, queue)) == "a:2"
+    assert len(run.requests) == 3
+    with pytest.raises(ConnectFailed):
+        run(get_route(directory, "T", is_fresh=True))

@@ -7,7 +7,8 @@ changePopInvisibleTimeAsync of 5.5.0. Tests: client/test_simple_consumer.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -17,7 +18,6 @@ from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, error_of, make_request
 from sparrowmq.client.operations.routes import get_broker_address, get_route
 from sparrowmq.client.operations.send_back import send_dead_letter
-from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.errors import (
     BrokerError,
     RemoteProtocolError,
@@ -49,8 +49,6 @@ from sparrowmq.protocol.pop_handle import (
     start_offsets,
 )
 
-# ClientConfig.pollNameServerInterval.
-ROUTE_MS = 30_000
 # How long one pop waits at one of several brokers or topics before the next is asked.
 TURN_MS = 1_000
 # The pause if the brokers answer at once without messages.
@@ -94,7 +92,7 @@ def receive(
     deadline_ms, is_first = now_ms + wait_ms, True
     while True:
         began_ms = now_ms
-        places = yield from _find_places(source, now_ms)
+        places = yield from _find_places(source)
         failures: list[TransportError] = []
         for _ in places:
             source.turn += 1
@@ -108,7 +106,8 @@ def receive(
                 )
             except TransportError as error:
                 failures.append(error)
-                yield from _look_up(source, queue.topic, now_ms)
+                with suppress(SparrowError):
+                    yield from get_route(source.directory, queue.topic, is_fresh=True)
                 found = []
             if found:
                 return found
@@ -124,22 +123,18 @@ def receive(
         is_first = False
 
 
-def _find_places(
-    source: PopSource, now_ms: int
-) -> Operation[list[tuple[SubscriptionData, MessageQueue]]]:
+def _find_places(source: PopSource) -> Operation[list[tuple[SubscriptionData, MessageQueue]]]:
     """Return the topics and their brokers, each broker as its queue of the number -1."""
     if not source.subscriptions:
         raise UsageError("there is nothing to receive: subscribe a topic first")
     places: list[tuple[SubscriptionData, MessageQueue]] = []
     missing: dict[str, SparrowError] = {}
     for topic, subscription in list(source.subscriptions.items()):
-        route = source.directory.routes.find(topic)
-        if route is None or now_ms - route.fetched_ms > ROUTE_MS:
-            try:
-                route = yield from _look_up(source, topic, now_ms)
-            except SparrowError as error:
-                missing[topic] = error
-                continue
+        try:
+            route = yield from get_route(source.directory, topic)
+        except SparrowError as error:
+            missing[topic] = error
+            continue
         if route.hosts:
             raise UsageError(
                 f"topic {topic!r} is a static topic, whose messages brokers of RocketMQ do not pop "
@@ -151,19 +146,6 @@ def _find_places(
         raise next(iter(missing.values()))
     source.missing = missing
     return places
-
-
-def _look_up(source: PopSource, topic: str, now_ms: int) -> Operation[TopicRoute]:
-    """Ask for a topic's route; a known one serves for a further `ROUTE_MS` if that fails."""
-    try:
-        return (yield from get_route(source.directory, topic, is_fresh=True))
-    except SparrowError:
-        routes = source.directory.routes
-        route = routes.find(topic)
-        if route is None:
-            raise
-        routes.update(route := replace(route, fetched_ms=now_ms))
-        return route
 
 
 def _pop(

@@ -51,6 +51,8 @@ ROUTE_BYTES_MAX = 1024 * 1024
 # How long a route serves that was made from the template (the topic exists after the first send),
 # or that has no writable queue (its broker may get a master).
 PASSING_ROUTE_MS = 1_000
+# ClientConfig.pollNameServerInterval.
+ROUTE_MS = 30_000
 
 
 class BrokerAt(NamedTuple):
@@ -119,17 +121,29 @@ def refresh_route(
 
 
 def get_route(directory: Directory, topic: str, *, is_fresh: bool = False) -> Operation[TopicRoute]:
-    """Return a topic's route; `is_fresh` asks the name server even if the route is known.
+    """Return a topic's route, from the name server unless a route of late is known.
+
+    An older route serves on while no name server gives another.
+
+    Args:
+        is_fresh: whether to ask the name server in any case.
 
     Raises: TopicRouteNotFound; ConnectFailed if no name server answers; BrokerError.
     """
-    topic = directory.namespace.wrap(topic)
-    route = directory.routes.find(topic)
-    if route is None or is_fresh:
+    topic, routes = directory.namespace.wrap(topic), directory.routes
+    route = routes.find(topic)
+    now_ms = yield from now()
+    if route is not None and not is_fresh and now_ms - route.fetched_ms <= ROUTE_MS:
+        return route
+    try:
         yield from refresh_route(
-            directory.routes, directory.name_servers, topic, timeout_ms=directory.timeout_ms
+            routes, directory.name_servers, topic, timeout_ms=directory.timeout_ms
         )
-        route = directory.routes.find(topic)
+    except SparrowError:
+        if is_fresh or routes.find(topic) is None:
+            raise
+        return routes.keep(topic, now_ms)
+    route = routes.find(topic)
     assert route is not None
     return route
 
