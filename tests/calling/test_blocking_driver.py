@@ -618,3 +618,23 @@ def test_code_is_still_inside_a_call_after_a_call_of_another_driver() -> None:
     assert outer.make(nested)
     assert not outer.is_inside
     assert not inner.is_inside
+
+
+def test_interrupt_during_the_end_of_an_interrupted_run_leaves_the_driver_usable(
+    blocking: BlockingDriver,
+) -> None:
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    def operation() -> Any:
+        try:
+            yield from spawn(interrupted(), name="Ctrl-C")
+            yield from wait(Event())
+        finally:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        blocking.run(operation())
+
+    assert blocking.run(now()) > 0

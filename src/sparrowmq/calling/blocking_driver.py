@@ -367,9 +367,12 @@ class BlockingDriver:
         try:
             leads = self._loop(run, is_new=is_new)
         except BaseException:
-            run.cancel()
-            self._run_ready()
-            self._pass_lead()
+            try:
+                run.cancel()
+                self._run_ready()
+            finally:
+                # Also after a second Ctrl-C.
+                self._pass_lead()
             raise
         if leads:
             self._pass_lead()
