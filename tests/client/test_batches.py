@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hostile import HostileCluster
 from sparrowmq import (
     Admin,
     AsyncProducer,
@@ -26,6 +27,7 @@ from sparrowmq import (
     SendStatus,
 )
 from sparrowmq.errors import BufferFull, ConfigError, ConnectFailed, SparrowError, UsageError
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -374,3 +376,19 @@ def test_message_queued_after_a_fork_is_refused(cluster: EmbeddedCluster, is_run
 
         assert os.waitstatus_to_exitcode(status) == 42
         producer.send_nowait(Message(topic, b"x")).result()
+
+
+async def test_close_that_is_cut_short_closes_the_connections(hostile: HostileCluster) -> None:
+    hostile.broker.lies[RequestCode.SEND_MESSAGE_V2] = lambda request, honest: None
+    producer = AsyncProducer("GID_p", name_server=hostile.address, linger_ms=0)
+    future = producer.send_nowait(Message(hostile.topic, b"x"))
+    while not hostile.broker.count(RequestCode.SEND_MESSAGE_V2):
+        await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await producer.close()
+
+    with pytest.raises(UsageError, match="closed"):
+        producer._driver.check_usable()
+    with pytest.raises(UsageError, match="closed before the message was sent"):
+        await future

@@ -303,8 +303,8 @@ class AsyncProducer:
         self._driver.check_outside()
         self._is_closed = True
         self._dropped.detach()
-        await self._batches.close()
         try:
+            await self._batches.close()
             await self._driver.run(
                 bounded(sending.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS, name="leave")
             )

@@ -301,8 +301,8 @@ class Producer:
         self._driver.check_outside()
         self._is_closed = True
         self._dropped.detach()
-        self._batches.close()
         try:
+            self._batches.close()
             self._driver.run(
                 bounded(sending.leave(self._publisher), timeout_ms=LEAVE_TIMEOUT_MS, name="leave")
             )
