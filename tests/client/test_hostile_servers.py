@@ -20,6 +20,7 @@ import pytest
 
 from hostile import BROKER_NAME, HANG_UP, HostileCluster, Lie, altered, record
 from sparrowmq import (
+    Admin,
     AsyncProducer,
     Message,
     MessageQueue,
@@ -31,7 +32,7 @@ from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.operations.handover import lock_batch
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.route_cache import QUEUES_MAX
-from sparrowmq.errors import ConnectFailed, RemoteProtocolError, SendFailed
+from sparrowmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, SendFailed
 from sparrowmq.membership.member import ACQUIRES_MAX
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol.bodies import LockBatchResponseBody, ResetOffsetBody, encode_body
@@ -637,3 +638,16 @@ def test_close_ends_within_its_time(hostile: HostileCluster, lie: str) -> None:
 
     # 8.1 s are the bound; the machine may be slow.
     assert elapsed_s < 12
+
+
+def test_messages_that_several_queues_do_not_give_are_one_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with HostileCluster(queues=3) as hostile, Admin(name_server=hostile.address) as admin:
+        for queue_id in range(3):
+            hostile.broker.add_messages("T", b"x", queue_id=queue_id)
+        hostile.broker.lies[RequestCode.PULL_MESSAGE] = lambda request, honest: HANG_UP
+        with pytest.raises(ConnectionLost):
+            admin.messages_since("T", 0)
+
+    assert caplog.records == []

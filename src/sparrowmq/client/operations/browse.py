@@ -27,7 +27,7 @@ from sparrowmq.client.operations.pull import (
 )
 from sparrowmq.client.operations.routes import get_broker_address, get_route
 from sparrowmq.config import check_range
-from sparrowmq.errors import TransportError, UsageError
+from sparrowmq.errors import SparrowError, TransportError, UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.model.queue import queue_order
@@ -161,6 +161,7 @@ def browse(directory: Directory, browser: Browser, *, timeout_ms: int) -> Operat
     TransportError; it reports the failure as a problem and goes on.
     """
     found = FoundMessages([], [])
+    failure: SparrowError | None = None
     browser.arrived.clear()
     for cursor in browser.cursors:
         if not cursor.is_done and cursor.queue not in browser.pulls:
@@ -169,9 +170,14 @@ def browse(directory: Directory, browser: Browser, *, timeout_ms: int) -> Operat
     if browser.pulls and not any(task.done for task in browser.pulls.values()):
         yield from wait(browser.arrived, timeout_ms=timeout_ms)
     for queue in [queue for queue, task in browser.pulls.items() if task.done]:
-        part: FoundMessages = yield from join(browser.pulls.pop(queue))
+        part: FoundMessages | SparrowError = yield from join(browser.pulls.pop(queue))
+        if isinstance(part, SparrowError):
+            failure = failure or part
+            continue
         found.messages.extend(directory.namespace.unwrap_messages(part.messages))
         found.problems.extend(part.problems)
+    if failure is not None:
+        raise failure
     return found
 
 
@@ -182,12 +188,15 @@ def close_browser(browser: Browser) -> Operation[None]:
     browser.pulls.clear()
 
 
-def _pull(directory: Directory, browser: Browser, cursor: Cursor) -> Operation[FoundMessages]:
+def _pull(
+    directory: Directory, browser: Browser, cursor: Cursor
+) -> Operation[FoundMessages | SparrowError]:
+    # An uncaught error would count as lost: several queues may fail together.
     try:
         return (yield from _pull_once(directory, browser.subscription, cursor))
-    except TransportError as error:
-        if cursor.end is not None:
-            raise
+    except SparrowError as error:
+        if cursor.end is not None or not isinstance(error, TransportError):
+            return error
         yield from sleep(RETRY_MS)
         return FoundMessages([], [str(error)])
     finally:
