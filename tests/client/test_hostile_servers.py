@@ -29,13 +29,20 @@ from sparrowmq import (
     SendStatus,
 )
 from sparrowmq.client.assembly import make_publisher
+from sparrowmq.client.directory_setup import make_directory
+from sparrowmq.client.operations import snapshot
 from sparrowmq.client.operations.handover import lock_batch
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.route_cache import QUEUES_MAX
 from sparrowmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, SendFailed
 from sparrowmq.membership.member import ACQUIRES_MAX
 from sparrowmq.model.message import INFLATED_BYTES_MAX
-from sparrowmq.protocol.bodies import LockBatchResponseBody, ResetOffsetBody, encode_body
+from sparrowmq.protocol.bodies import (
+    ConsumerRunningInfo,
+    LockBatchResponseBody,
+    ResetOffsetBody,
+    encode_body,
+)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.compression import COMPRESSED
@@ -651,3 +658,13 @@ def test_messages_that_several_queues_do_not_give_are_one_error(
             admin.messages_since("T", 0)
 
     assert caplog.records == []
+
+
+def test_member_whose_numbers_are_none_is_shown(play: Callable[..., Any]) -> None:
+    properties = {"listenerCallsLongestMs": "9" * 5_000, "PROP_THREADPOOL_CORE_SIZE": "20"}
+    body = encode_body(ConsumerRunningInfo(properties=properties))
+    run = play(lambda _, request: response_to(request, body=body))
+
+    report = run(snapshot._ask_member(make_directory("ns:1"), "G", "a:1", "c"))
+
+    assert (report.longest_call_ms, report.thread_count) == (0, 20)

@@ -79,6 +79,8 @@ from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad, GroupLoads
 
 # The members that are asked about themselves; a larger group is understood without the others.
 RUNNING_INFO_MEMBERS_MAX = 64
+# Of a member's number; Python reads no text of thousands.
+DIGITS_MAX = 19
 # The groups named by the error of an unknown one.
 GROUPS_NAMED_MAX = 5
 
@@ -649,7 +651,7 @@ def _ask_members(
 def _count_in(properties: Mapping[str, str], name: str) -> int:
     """Return a member's property as a number, 0 where the member tells none."""
     text = properties.get(name, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) <= DIGITS_MAX else 0
 
 
 def _ask_member(
