@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hostile import HostileCluster, record
-from play import make_publisher
+from hostile import HostileCluster, NameServerScript, record
+from play import Play, make_publisher
 from sparrowmq import (
     AsyncTransactionProducer,
     HalfMessage,
@@ -25,10 +25,12 @@ from sparrowmq import (
     TransactionState,
 )
 from sparrowmq.client import transaction_outcomes
-from sparrowmq.client.transaction_outcomes import Coordinator
+from sparrowmq.client.operations import transactions
+from sparrowmq.client.transaction_outcomes import Coordinator, note_broker_lost
 from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.membership.member import HEARTBEAT_RETRY_MS
 from sparrowmq.protocol.codes import RequestCode
-from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -497,3 +499,28 @@ def test_a_broker_that_is_killed_and_started_anew_asks_again(ledger: Ledger) -> 
             wait_until("the message", lambda: received.messages)
 
     assert set(received.bodies) == {"kept"}
+
+
+def test_broker_lost_during_a_heartbeat_has_the_next_one_soon() -> None:
+    script = NameServerScript()
+    script.brokers = {"a": "a:1", "b": "b:1"}
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            found = script.answer(request)
+            assert isinstance(found, RemotingCommand)
+            return found
+        if address == "b:1" and is_lost:
+            note_broker_lost({"GP": coordinator}, "a:1", now_ms=run.now_ms)
+        run.now_ms += 10
+        return response_to(request)
+
+    run, is_lost = Play(answer), True
+    coordinator = Coordinator(
+        publisher=make_publisher(), check=lambda message: UNKNOWN, report=lambda notice: None
+    )
+    run(transactions._heartbeat(coordinator))
+    assert coordinator.heartbeat_due_ms - run.now_ms == HEARTBEAT_RETRY_MS
+    is_lost = False
+    run(transactions._heartbeat(coordinator))
+    assert coordinator.heartbeat_due_ms - run.now_ms > HEARTBEAT_RETRY_MS

@@ -154,6 +154,9 @@ def _heartbeat(coordinator: Coordinator) -> Operation[None]:
     publisher = coordinator.publisher
     config = publisher.config
     timeout_ms = config.times.invoke_timeout_ms
+    begun_ms: int = yield Now()
+    # A connection that is lost meanwhile makes it earlier.
+    coordinator.heartbeat_due_ms = begun_ms + config.times.heartbeat_ms
     is_complete = False
     try:
         brokers = yield from find_brokers(publisher.name_servers, timeout_ms=timeout_ms)
@@ -168,9 +171,8 @@ def _heartbeat(coordinator: Coordinator) -> Operation[None]:
     for failure in failures.values():
         coordinator.report(RequestFailed("heartbeat", None, failure))
     now_ms: int = yield Now()
-    is_complete = is_complete and not failures
-    pause_ms = config.times.heartbeat_ms if is_complete else HEARTBEAT_RETRY_MS
-    coordinator.heartbeat_due_ms = now_ms + pause_ms
+    if failures or not is_complete or coordinator.heartbeat_due_ms <= now_ms:
+        coordinator.heartbeat_due_ms = now_ms + HEARTBEAT_RETRY_MS
     coordinator.is_beating = False
     coordinator.wake.set()
 
