@@ -98,6 +98,25 @@ def test_delayed_message_and_one_beyond_the_bound_go_alone() -> None:
     assert sent == [[b"1"], [b"2"], [b"large"], [b"3"]]
 
 
+def test_long_properties_fill_a_batch_too() -> None:
+    batcher = batcher_of(linger_ms=0, batch_bytes_max=700)
+    long = [pending(b"%d" % number, QUEUES[0], keys=("k" * 80,)) for number in range(3)]
+    batcher.place(long, QUEUES, 0)
+
+    assert bodies(batcher, 0) == [[b"0", b"1"]]
+
+
+def test_batch_under_way_does_not_fill_the_next() -> None:
+    batcher = batcher_of(linger_ms=1_000, batch_bytes_max=4)
+    batcher.place([pending(b"1234", QUEUES[0])], QUEUES, 0)
+    ((lane, _, _),) = batcher.begin(0)
+    batcher.place([pending(b"56", QUEUES[0])], QUEUES, 0)
+    batcher.end(lane)
+
+    assert bodies(batcher, 0) == []
+    assert bodies(batcher, 1_000) == [[b"56"]]
+
+
 def test_nothing_lingers_while_somebody_flushes_or_closes() -> None:
     for name in ("flush_count", "is_closing"):
         batcher = batcher_of(linger_ms=1_000)

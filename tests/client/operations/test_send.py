@@ -25,7 +25,7 @@ from sparrowmq.client.operations.send import (
     send_batch,
     send_oneway,
 )
-from sparrowmq.client.operations.transactions import send_half
+from sparrowmq.client.operations.transactions import end, send_half
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.transaction_outcomes import Coordinator
 from sparrowmq.errors import (
@@ -40,7 +40,13 @@ from sparrowmq.errors import (
     UsageError,
 )
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus, TransactionState
-from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_body
+from sparrowmq.protocol.bodies import (
+    PERM_READ,
+    BrokerData,
+    QueueData,
+    TopicRouteData,
+    encode_body,
+)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.message_id import encode_offset_msg_id
@@ -175,6 +181,24 @@ def test_half_message_that_is_stored_with_a_reservation_is_rolled_back(
     assert [(sent.ext_fields or {})["commitOrRollback"] for sent in ends] == ["12"]
 
 
+def test_end_that_its_broker_confirmed_is_not_sent_again(play: Callable[[Handler], Play]) -> None:
+    servers = Servers("a")
+    servers.offset_msg_id = encode_offset_msg_id(bytes(8), 64)
+    driver = play(servers)
+    coordinator = Coordinator(
+        publisher=make_publisher(),
+        check=lambda _: TransactionState.UNKNOWN,
+        report=lambda failure: pytest.fail(f"{failure}"),
+    )
+    half = driver(send_half(coordinator, Message("T", b"x")))
+    for _ in range(2):
+        outcome = driver(end(coordinator, half, TransactionState.COMMIT))
+        assert outcome is TransactionState.COMMIT
+
+    # Apache's brokers deliver a message twice that is committed twice.
+    assert [sent.code for _, sent in driver.requests].count(RequestCode.END_TRANSACTION) == 1
+
+
 def test_failed_send_is_tried_at_another_broker_at_once(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a", "b")
     servers.failures = {"a:1": [refused("a:1")] * 9}
@@ -210,6 +234,26 @@ def test_send_that_fails_everywhere_names_the_brokers_and_what_to_try(
     assert set(caught.value.brokers_tried) == {"a", "b"}
     assert len(caught.value.brokers_tried) == 3
     assert isinstance(caught.value.__cause__, ConnectFailed)
+
+
+@pytest.mark.parametrize("later", ["refused", "illegal", "no queue"])
+def test_send_that_a_broker_may_have_stored_says_so_whatever_follows(
+    play: Callable[[Handler], Play], later: str
+) -> None:
+    servers = Servers("a", "b")
+    servers.failures["a:1"] = [InvokeTimeout("late", address="a:1"), refused("a:1")]
+    servers.failures["b:1"] = [
+        refused("b:1") if later == "refused" else ResponseCode.MESSAGE_ILLEGAL
+    ]
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code in SENDS and later == "no queue":
+            servers.perm = PERM_READ
+        return servers(address, request)
+
+    with pytest.raises(SendFailed, match="may have stored it") as caught:
+        play(answer)(send(make_publisher(), Message("T", b"x")))
+    assert caught.value.outcome_unknown
 
 
 def play_without_answers(play: Callable[[Handler], Play], *names: str, wait_ms: int) -> Play:
