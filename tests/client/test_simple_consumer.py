@@ -251,7 +251,8 @@ async def test_close_ends_an_iteration_that_waits(
 
 
 def test_mistakes_are_named(consumer: SimpleConsumer, cluster: EmbeddedCluster) -> None:
-    for count in (0, 33):
+    fraction: Any = 2.5
+    for count in (0, 33, fraction):
         with pytest.raises(ConfigError, match="count_max"):
             consumer.receive(count)
     with pytest.raises(ConfigError, match="wait"):

@@ -49,7 +49,7 @@ from sparrowmq.client.subscriber import (
 )
 from sparrowmq.client.tracer import SendTrace, Tracer
 from sparrowmq.client.transaction_outcomes import AsyncCheck, Coordinator
-from sparrowmq.config import check_kind
+from sparrowmq.config import check_kind, check_range
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeType, MessageModel, MessageSelector
 from sparrowmq.model.names import GROUP_LENGTH_MAX, check_group, check_topic, retry_topic
@@ -367,8 +367,7 @@ def subscribe_pops(source: PopSource, topic: str, expression: str | MessageSelec
 
 def check_count(count_max: int) -> int:
     """Return how many messages to receive. Raises: ConfigError."""
-    if not 0 < count_max <= POP_COUNT_MAX:
-        raise ConfigError(f"count_max is {count_max}; it must be from 1 to {POP_COUNT_MAX}")
+    check_range("count_max", count_max, 1, POP_COUNT_MAX)
     return count_max
 
 
