@@ -6,6 +6,7 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+from hostile import HANG_UP, HostileCluster
 from sparrowmq import (
     AsyncPushConsumer,
     ConsumerHealth,
@@ -14,6 +15,7 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -84,3 +86,47 @@ async def test_asyncio_consumer_is_asked_alike(
         health = await consumer.health()
 
     assert (health.state, health.is_ready) == ("running", True)
+
+
+def test_consumer_by_messages_is_ready_once_it_asks_for_messages(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    called, goes_on = threading.Event(), threading.Event()
+
+    def hang(messages: Any, context: Any) -> None:
+        called.set()
+        goes_on.wait(60)
+
+    consumer = PushConsumer(
+        group,
+        topic,
+        name_server=cluster.name_server,
+        listener=hang,
+        balance="messages",
+    )
+    assert not consumer.health().is_ready
+    with consumer:
+        # Entering has waited for that: a new group that begins at the end gets what is sent now.
+        ready = consumer.health()
+        producer.send(Message(topic, b"x"))
+        wait_until("the call", called.is_set)
+        working = consumer.health()
+        goes_on.set()
+        wait_until("its end", lambda: consumer.health().oldest_unfinished is None)
+
+    assert (ready.is_ready, ready.oldest_unfinished) == (True, None)
+    assert working.oldest_unfinished is not None
+
+
+def test_consumer_by_messages_that_no_broker_answers_is_not_ready(hostile: HostileCluster) -> None:
+    hostile.broker.lies[RequestCode.POP_MESSAGE] = lambda request, honest: HANG_UP
+    with PushConsumer(
+        "GID_c",
+        name_server=hostile.address,
+        listener=lambda messages, context: None,
+        balance="messages",
+    ) as consumer:
+        consumer.subscribe(hostile.topic)
+        consumer.start()
+        wait_until("a pop", lambda: hostile.broker.count(RequestCode.POP_MESSAGE))
+        assert not consumer.health().is_ready

@@ -328,6 +328,10 @@ class Subscriber:
     is_assigned: bool = False
     # When the next pull may begin, if the rate is limited.
     next_pull_ms: float = 0.0
+    # By messages: whether the last pop was answered, None before the first; and when the messages
+    # were handed over that the listener has had for longest.
+    has_popped: bool | None = None
+    handed_ms: int | None = None
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     listener_calls: ListenerCalls = field(default_factory=ListenerCalls)

@@ -19,8 +19,10 @@ class ConsumerHealth(NamedTuple):
     Attributes:
         state: "failed" if the consumer ended without `close`.
         is_ready: whether the consumer runs, a broker lists it, and it consumes its share of the
-            queues, which may be none.
-        since_heartbeat: the time since a broker last answered a heartbeat; None before the first.
+            queues, which may be none. By messages: whether it runs, and its last request for
+            messages was answered.
+        since_heartbeat: the time since a broker last answered a heartbeat; None before the first,
+            and by messages.
         assigned_count: the number of queues in its share.
         consumed_count: the number of queues that it consumes now, under their locks where it has
             locks.
@@ -45,14 +47,16 @@ def look(subscriber: Subscriber, state: MemberState) -> Operation[ConsumerHealth
         for owned in member.owned_queues()
         if owned.state is QueueState.CONSUMING and not owned.lease.is_fenced(now_ms)
     ]
-    is_running = state == "running"
+    is_by_message = subscriber.config.balance == "messages"
+    is_listed = is_by_message or member.is_listed(now_ms)
+    begun_ms = subscriber.handed_ms if is_by_message else member.deliveries.begun_ms
     return ConsumerHealth(
         state=state,
-        is_ready=is_running and member.is_listed(now_ms) and has_share(subscriber),
+        is_ready=state == "running" and is_listed and has_share(subscriber),
         since_heartbeat=_since(member.heartbeat_answered_ms, now_ms),
         assigned_count=len(member.assigned),
         consumed_count=len(consumed),
-        oldest_unfinished=_since(member.deliveries.begun_ms, now_ms),
+        oldest_unfinished=_since(begun_ms, now_ms),
     )
 
 

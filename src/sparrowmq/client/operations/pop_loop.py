@@ -46,7 +46,7 @@ from sparrowmq.client.operations.pop import (
 )
 from sparrowmq.client.operations.send_back import FIRST_RETRY_LEVEL
 from sparrowmq.client.subscriber import FirstMessage, RequestFailed, Subscriber
-from sparrowmq.errors import SparrowError, TransportError
+from sparrowmq.errors import SparrowError, TopicRouteNotFound, TransportError
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.delay import DELAY_LEVELS_MS
@@ -117,6 +117,12 @@ class _Popping:
         """Whether the listener has messages, or the broker does not know their end."""
         return bool(self.handed or self.done or self.acking_count or self.ending_count)
 
+    @property
+    def handed_ms(self) -> int | None:
+        """When the messages were handed over that the listener has had for longest."""
+        # The first are the oldest.
+        return next((batch.begun_ms for _, batch in self.handed.values()), None)
+
     def take_waiting(self, popped_until_ms: int) -> list[_Batch]:
         """Take waiting messages that were popped until an instant, for `_give_back`."""
         taken = [batch for batch in self.waiting if batch.popped_ms <= popped_until_ms]
@@ -157,6 +163,7 @@ def _run(subscriber: Subscriber) -> Operation[None]:
             yield from _begin_due(popping, now_ms)
             if old := popping.take_waiting(now_ms - WAITING_MS_MAX):
                 yield Spawn(_give_back(popping, old), "give messages back")
+        subscriber.handed_ms = popping.handed_ms
         due_ms = calls.next_due_ms(now_ms)
         yield Wait(wake, LOOK_MS if due_ms is None else max(0, due_ms - now_ms))
     yield from _leave(popping)
@@ -215,13 +222,19 @@ def _take_back(popping: _Popping, now_ms: int) -> None:
 def _pop(popping: _Popping, count_max: int) -> Operation[None]:
     subscriber = popping.subscriber
     found: list[MessageExt] = []
+    # The first answer comes at once: who waits for it may send messages then, also to a new group
+    # that begins at the end.
+    wait_ms = POLL_MS if subscriber.has_popped else 0
     try:
         found = yield from receive(
-            popping.source, count_max=count_max, invisible_ms=INVISIBLE_MS, wait_ms=POLL_MS
+            popping.source, count_max=count_max, invisible_ms=INVISIBLE_MS, wait_ms=wait_ms
         )
+        subscriber.has_popped = True
         for topic, missing in popping.source.missing.items():
             subscriber.report(RequestFailed(f"route of {topic}", None, missing))
     except SparrowError as error:
+        # Topics that do not exist yet are not waited for.
+        subscriber.has_popped = isinstance(error, TopicRouteNotFound)
         subscriber.report(RequestFailed("messages to pop", None, error))
         yield Sleep(PAUSE_MS)
     now_ms: int = yield Now()

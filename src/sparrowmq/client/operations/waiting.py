@@ -46,7 +46,12 @@ def wait_share(subscriber: Subscriber) -> Operation[None]:
 
 
 def has_share(subscriber: Subscriber) -> bool:
-    """Return whether the member consumes its share, perhaps none, of every topic that there is."""
+    """Return whether the member consumes its share, perhaps none, of every topic that there is.
+
+    A member by messages has none. It consumes once its pops are answered.
+    """
+    if subscriber.config.balance == "messages":
+        return bool(subscriber.has_popped)
     # The first heartbeat makes the retry topic, which may be long after the others.
     shared = set(subscriber.subscriptions) - {subscriber.retry_topic} - subscriber.missing_topics
     member = subscriber.member
