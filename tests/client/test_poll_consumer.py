@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from play import Play
 from sparrowmq import (
     Admin,
     AsyncPollConsumer,
@@ -26,8 +27,20 @@ from sparrowmq import (
     Producer,
     PullStatus,
 )
+from sparrowmq.client.assembly import make_polling
+from sparrowmq.client.operations import poll
+from sparrowmq.client.polling import PolledBatch, Polling
+from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import TopicRouteNotFound, UsageError
-from sparrowmq.protocol.bodies import ResetOffsetBody, decode_body
+from sparrowmq.membership.actions import AssignmentChanged, Commit, Deliver, OffsetCorrected
+from sparrowmq.protocol.bodies import (
+    BrokerData,
+    ResetOffsetBody,
+    TopicRouteData,
+    decode_body,
+    encode_body,
+)
+from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -609,3 +622,64 @@ def test_one_poll_at_a_time(make_pull: Callable[..., Any]) -> None:
     other.join(PATIENCE_S)
 
     assert "polled already" in refused[0]
+
+
+# --- the state alone ----------------------------------------------------------------------------
+
+MINE, OTHER = (MessageQueue("T", "a", queue_id) for queue_id in range(2))
+
+
+def make_state(**settings: Any) -> Polling:
+    return make_polling(
+        "G", name_server="ns:1", callbacks=RebalanceCallbacks(), is_async=False, **settings
+    )
+
+
+def batch_of(queue: MessageQueue) -> PolledBatch:
+    message = MessageExt("T", b"x", {}, "a", queue.queue_id, 5, 0)
+    return PolledBatch(Deliver(queue, 1, 1, ((message,),)), 0)
+
+
+def test_queue_that_was_given_up_is_not_paused_when_it_comes_back() -> None:
+    state = make_state()
+    state.paused.update((MINE, OTHER))
+    state.note(AssignmentChanged(assigned=(OTHER,), gained=(), revoked=(MINE,)))
+
+    assert state.paused == {OTHER}
+
+
+@pytest.mark.parametrize(("corrected_offset", "is_kept"), [(7, True), (3, False)])
+def test_messages_in_hand_are_withdrawn_where_they_come_again(
+    corrected_offset: int, is_kept: bool
+) -> None:
+    state = make_state()
+    state.in_hand.append(batch_of(MINE))
+    state.note(OffsetCorrected(MINE, wanted_offset=6, corrected_offset=corrected_offset))
+
+    assert bool(state.take(1)) == is_kept
+
+
+@pytest.mark.parametrize(("committed", "is_committed"), [(None, False), (5, False), (6, True)])
+def test_queue_waits_for_the_users_commit_of_what_was_given(
+    committed: int | None, is_committed: bool
+) -> None:
+    state = make_state(auto_commit=False)
+    state.in_hand.append(batch_of(MINE))
+    assert state.is_committed(MINE)
+    state.take(1)
+    if committed is not None:
+        state.committed[MINE] = committed
+
+    assert state.is_committed(MINE) == is_committed
+
+
+def test_automatic_commit_does_not_go_back_behind_the_users() -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        return response_to(request, body=encode_body(TopicRouteData(broker_datas=[broker])))
+
+    broker, state = BrokerData(broker_name="a", broker_addrs={0: "a:1"}), make_state()
+    run = Play(answer)
+    state.committed[MINE] = 9
+    run(poll._commit(state, state.subscriber, Commit(MINE, 1, 7, is_last=False)))
+
+    assert (run.requests[-1][1].ext_fields or {})["commitOffset"] == "9"

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from sparrowmq import Message, PollConsumer, Producer, PushConsumer
+from sparrowmq.client.assembly import make_subscriber
+from sparrowmq.client.operations import pull_loop
+from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -80,3 +83,18 @@ def test_queues_have_their_turns_one_after_another(cluster: EmbeddedCluster, gro
 
     # A tenth of a second for each, though eight queues have more to give.
     assert came_s[10] - begun_s >= 0.9
+
+
+@pytest.mark.parametrize(("count", "next_ms"), [(0, 1_000), (1, 1_020), (5, 1_100)])
+def test_pull_that_finds_nothing_gives_its_turn_back(count: int, next_ms: int) -> None:
+    subscriber = make_subscriber(
+        "G",
+        name_server="ns:1",
+        listener=lambda messages, context: None,
+        callbacks=RebalanceCallbacks(),
+        is_async=False,
+    )
+    subscriber.next_pull_ms = 1_020.0
+    pull_loop._count_pulled(subscriber, RATE, count, 1_000)
+
+    assert subscriber.next_pull_ms == next_ms

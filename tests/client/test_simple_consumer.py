@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -370,9 +370,7 @@ def test_messages_of_a_broker_are_acknowledged_whatever_another_says(refusal: in
         assert brokers.acknowledged == ["b:1"]
 
 
-def test_push_consumer_asks_a_broker_again_alone() -> None:
-    brokers = Brokers()
-    run, source = Play(brokers), make_source("T")
+def make_popping(source: PopSource, *, done: Sequence[MessageExt] = ()) -> pop_loop._Popping:
     subscriber = make_subscriber(
         "GID",
         name_server="ns:1",
@@ -380,7 +378,13 @@ def test_push_consumer_asks_a_broker_again_alone() -> None:
         callbacks=RebalanceCallbacks(),
         is_async=False,
     )
-    popping = pop_loop._Popping(subscriber, source, done=receive_of_both(run, source) * 2)
+    return pop_loop._Popping(subscriber, source, done=list(done))
+
+
+def test_push_consumer_asks_a_broker_again_alone() -> None:
+    brokers = Brokers()
+    run, source = Play(brokers), make_source("T")
+    popping = make_popping(source, done=receive_of_both(run, source) * 2)
     brokers.away = {"a:1"}
 
     run(pop_loop._acknowledge_done(popping))
@@ -389,6 +393,18 @@ def test_push_consumer_asks_a_broker_again_alone() -> None:
     ]
     assert sorted(asked) == ["a:1"] * pop_loop.ATTEMPTS_MAX + ["b:1"]
     assert not popping.has_open_ends
+
+
+@pytest.mark.parametrize(("now_ms", "delivered"), [(999, 1), (1_000, 0)])
+def test_listener_gets_no_message_that_others_may_have_by_now(now_ms: int, delivered: int) -> None:
+    run, source = Play(Brokers()), make_source("T")
+    (message, *_) = receive_of_both(run, source)
+    popping = make_popping(make_source())
+    popping.waiting.append(pop_loop._Batch(message.queue, [message], until_ms=1_000, popped_ms=0))
+    run(pop_loop._begin_due(popping, now_ms))
+
+    assert popping.subscriber.counters.delivered == delivered
+    assert not popping.waiting
 
 
 def test_routes_that_are_known_serve_while_no_name_server_answers() -> None:

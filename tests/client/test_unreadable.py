@@ -395,6 +395,13 @@ def test_bytes_that_are_no_record_stop_the_queue_whatever_the_policy() -> None:
         rest.read(policy=UnreadablePolicy.SKIP)
 
 
+def test_message_that_was_passed_over_is_not_read_again_where_the_answer_ends_behind_it() -> None:
+    reader = Reader(record_at(4, GARBAGE, 1), b"garbage", offset=4)
+
+    assert reader.read(policy=UnreadablePolicy.SKIP) == Answer([], 5)
+    assert [notice.message.queue_offset for notice in reader.notices] == [4]
+
+
 def test_no_request_goes_out_for_a_message_that_is_skipped() -> None:
     reader = Reader(record_at(0, GARBAGE, 1))
 

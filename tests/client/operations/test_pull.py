@@ -199,7 +199,16 @@ def test_header_carries_what_was_asked(play: Callable[[Handler], Play]) -> None:
 
 @pytest.mark.parametrize(
     ("offset", "advice", "expected"),
-    [(100, 0, 9), (100, 9, 9), (1, 2, 2), (5, 6, 6), (5, 0, 2), (5, 10**9, 9)],
+    [
+        (100, 0, 9),
+        (100, 9, 9),
+        (1, 2, 2),
+        (2, 6, 6),
+        (5, 6, 6),
+        (9, 6, 6),
+        (5, 0, 2),
+        (5, 10**9, 9),
+    ],
 )
 def test_illegal_offset_is_corrected_into_the_queue(
     offset: int, advice: int, expected: int
