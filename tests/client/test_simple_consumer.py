@@ -30,6 +30,7 @@ from sparrowmq.client.operations.pop import PopSource
 from sparrowmq.client.operations.routes import ROUTE_MS
 from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import ConnectFailed
+from sparrowmq.membership.actions import Deliver
 from sparrowmq.model.message import PROPERTY_POP_CK, RESERVED_PROPERTIES
 from sparrowmq.protocol.bodies import (
     PERM_READ,
@@ -405,6 +406,34 @@ def test_listener_gets_no_message_that_others_may_have_by_now(now_ms: int, deliv
 
     assert popping.subscriber.counters.delivered == delivered
     assert not popping.waiting
+
+
+@pytest.mark.parametrize(("working_ms", "renewals"), [(900_000, 1), (900_001, 0)])
+def test_messages_of_a_listener_that_works_too_long_are_not_renewed(
+    working_ms: int, renewals: int
+) -> None:
+    brokers = Brokers()
+    run, source = Play(brokers), make_source("T")
+    (message, *_) = receive_of_both(run, source)
+    popping = make_popping(source)
+    batch = pop_loop._Batch(message.queue, [message], until_ms=working_ms, popped_ms=0, begun_ms=0)
+    popping.handed[0] = Deliver(message.queue, 0, 0, ()), batch
+    brokers.refusal, asked = ResponseCode.SYSTEM_ERROR, len(run.requests)
+    run(pop_loop._renew_due(popping, working_ms))
+
+    codes = [request.code for _, request in run.requests[asked:]]
+    assert codes == [RequestCode.CHANGE_MESSAGE_INVISIBLETIME] * renewals
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_no_more_is_popped_while_many_messages_are_not_acknowledged(room: int) -> None:
+    run, source = Play(Brokers()), make_source("T")
+    (message, *_) = receive_of_both(run, source)
+    popping = make_popping(source, done=[message] * (pop_loop.UNACKNOWLEDGED_MAX - room))
+    asked = len(run.requests)
+    run(pop_loop._begin_due(popping, 0))
+
+    assert [each.code for _, each in run.requests[asked:]] == [RequestCode.POP_MESSAGE] * room
 
 
 def test_routes_that_are_known_serve_while_no_name_server_answers() -> None:
