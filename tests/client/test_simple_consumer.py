@@ -31,7 +31,11 @@ from sparrowmq.client.operations.routes import ROUTE_MS
 from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import ConnectFailed
 from sparrowmq.membership.actions import Deliver
-from sparrowmq.model.message import PROPERTY_POP_CK, RESERVED_PROPERTIES
+from sparrowmq.model.message import (
+    PROPERTY_FIRST_POP_TIME,
+    PROPERTY_POP_CK,
+    RESERVED_PROPERTIES,
+)
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
@@ -406,6 +410,13 @@ def test_listener_gets_no_message_that_others_may_have_by_now(now_ms: int, deliv
 
     assert popping.subscriber.counters.delivered == delivered
     assert not popping.waiting
+
+
+def test_message_tells_when_it_was_popped_first() -> None:
+    (message, *_) = receive_of_both(Play(Brokers()), make_source("T"))
+    changed = pop._replace_handle(message, pop._handle_of(message), 9)
+
+    assert changed.properties[PROPERTY_FIRST_POP_TIME] == "5"
 
 
 @pytest.mark.parametrize(("working_ms", "renewals"), [(900_000, 1), (900_001, 0)])
