@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
     ConsumeContext,
+    ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     ConsumeStatus,
     Message,
@@ -26,12 +28,20 @@ from sparrowmq import (
     PushConsumer,
 )
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX
+from sparrowmq.client.assembly import make_subscriber
+from sparrowmq.client.listener_calls import Returned
+from sparrowmq.client.operations import deliver
+from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import TopicRouteNotFound, UsageError
+from sparrowmq.membership.actions import Deliver
+from sparrowmq.membership.in_order import OrderlyOutcome
 from sparrowmq.model.names import dlq_topic
+from sparrowmq.protocol.trace import ConsumedCode
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
 PATIENCE_S = 60
+QUEUE = MessageQueue("T", "a", 0)
 
 
 @pytest.fixture
@@ -309,3 +319,67 @@ def test_only_dead_letters_of_the_group_are_sent_again(
         admin.resend_dead_letters(group, [other])
     with pytest.raises(UsageError, match="count_max is 0; it must be from 1 to 100000"):
         admin.dead_letters(group, 0)
+
+
+# --- what a listener leaves in its context --------------------------------------------------------
+
+
+def settle(context: Any, value: Any = None) -> tuple[list[Any], Any]:
+    """Settle a call of three messages; return what was reported, and the decision on them."""
+    reported: list[Any] = []
+    subscriber = make_subscriber(
+        "G",
+        name_server="ns:1",
+        listener=lambda messages, context: None,
+        callbacks=RebalanceCallbacks(),
+        is_async=False,
+        orderly=isinstance(context, ConsumeOrderlyContext),
+    )
+    subscriber.report = reported.append
+    messages = tuple(MessageExt("T", b"x", {}, "a", 0, offset, 0) for offset in range(3))
+    delivery = Deliver(QUEUE, 1, 1, (messages,))
+    returned = Returned(0, messages, context, value, None, 1)
+    if isinstance(context, ConsumeOrderlyContext):
+        outcomes: list[Any] = []
+        member: Any = SimpleNamespace(consumed_in_order=lambda *given: outcomes.append(given[1]))
+        subscriber.member = member
+        deliver._settle_in_order(subscriber, delivery, returned, 0)
+        return reported, outcomes[0]
+    return reported, deliver.judge(subscriber, delivery, returned, 0)
+
+
+@pytest.mark.parametrize(
+    ("ack_index", "acked_count"), [(None, 3), (-9, 0), (-1, 0), (0, 1), (2, 3), (9, 3)]
+)
+def test_ack_index_beyond_the_messages_is_their_end(
+    ack_index: int | None, acked_count: int
+) -> None:
+    _, judged = settle(ConsumeContext(QUEUE, ack_index))
+
+    assert judged.acked_count == acked_count
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("ack_index", None), ("delay_level", ConsumeStatus.RECONSUME_LATER)]
+)
+@pytest.mark.parametrize("given", [timedelta(seconds=1), "1", 0.5])
+def test_number_in_the_context_that_is_none_is_the_listeners_failure(
+    name: str, status: ConsumeStatus | None, given: Any
+) -> None:
+    context = ConsumeContext(QUEUE)
+    setattr(context, name, given)
+    (failure,), judged = settle(context, status)
+
+    assert f"{name} to {given!r}" in str(failure.error)
+    assert judged == deliver.Judged(0, 0, {}, ConsumedCode.EXCEPTION)
+
+
+@pytest.mark.parametrize("given", [None, timedelta(seconds=1), "1"])
+def test_pause_in_the_context_that_is_none_is_the_listeners_failure(given: Any) -> None:
+    context = ConsumeOrderlyContext(QUEUE)
+    context.suspend_ms = given
+    suspended = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+    (failure,), outcome = settle(context, suspended)
+
+    assert f"suspend_ms to {given!r}" in str(failure.error)
+    assert outcome == OrderlyOutcome(suspended, auto_commit=True, suspend_ms=1_000)

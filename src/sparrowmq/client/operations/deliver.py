@@ -162,17 +162,18 @@ def judge(subscriber: Subscriber, delivery: Deliver, returned: Returned, now_ms:
     assert isinstance(context, ConsumeContext)
     count = len(messages)
     acked_count, code = 0, ConsumedCode.EXCEPTION
+    is_level = isinstance(context.delay_level, int)
+    delay_level = context.delay_level if is_level else 0
     try:
         if returned.error is not None:
             raise returned.error
+        _check_number("delay_level", context.delay_level)
         acked_count = _acked_count(returned.value, context, count)
         code = ConsumedCode.SUCCESS
     except BaseException as failure:
         # The user's code may raise anything.
         own = delivery.batches[returned.at]
-        subscriber.report(
-            _failure_of(subscriber, delivery.queue, own, failure, context.delay_level)
-        )
+        subscriber.report(_failure_of(subscriber, delivery.queue, own, failure, delay_level))
     decided = context.end()
     failed: Sequence[MessageExt] = ()
     if decided or acked_count < count:
@@ -192,7 +193,7 @@ def judge(subscriber: Subscriber, delivery: Deliver, returned: Returned, now_ms:
     )
     subscriber.counters.succeeded += done_count
     subscriber.counters.failed += len(failed)
-    return Judged(acked_count, context.delay_level, decided, code)
+    return Judged(acked_count, delay_level, decided, code)
 
 
 def _failed_of(
@@ -226,9 +227,13 @@ def _settle_in_order(
     messages, context = returned.messages, returned.context
     assert isinstance(context, ConsumeOrderlyContext)
     status, code = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, ConsumedCode.EXCEPTION
+    suspend_ms = context.suspend_ms
+    if not isinstance(suspend_ms, int):
+        suspend_ms = ConsumeOrderlyContext(delivery.queue).suspend_ms
     try:
         if returned.error is not None:
             raise returned.error
+        _check_number("suspend_ms", context.suspend_ms)
         status = _orderly_status(returned.value)
         is_done = status in (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
         code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
@@ -250,7 +255,7 @@ def _settle_in_order(
         _report_given_up(subscriber, delivery.queue, messages)
     elif context.auto_commit or status is not ConsumeOrderlyStatus.ROLLBACK:
         subscriber.counters.succeeded += len(messages)
-    outcome = OrderlyOutcome(status, context.auto_commit, context.suspend_ms)
+    outcome = OrderlyOutcome(status, context.auto_commit, suspend_ms)
     subscriber.member.consumed_in_order(delivery, outcome, now_ms)
     return code
 
@@ -350,7 +355,15 @@ def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:
         raise UsageError(
             f"the listener returned {status!r}; return a ConsumeStatus, or None for success"
         )
-    return count if context.ack_index is None else max(0, min(context.ack_index + 1, count))
+    if context.ack_index is None:
+        return count
+    _check_number("ack_index", context.ack_index)
+    return max(0, min(context.ack_index + 1, count))
+
+
+def _check_number(name: str, given: object) -> None:
+    if not isinstance(given, int):
+        raise UsageError(f"the listener set {name} to {given!r}; it must be a whole number")
 
 
 def _orderly_status(status: Any) -> ConsumeOrderlyStatus:
