@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.calling.channel import IDLE_MS, Channel
+from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import Effect, Oneway, Operation, invoke
 from sparrowmq.calling.scheduler import OperationTask, Scheduler
 from sparrowmq.errors import (
@@ -223,3 +224,27 @@ def test_peer_that_asks_and_takes_no_answers_is_refused() -> None:
 
     with pytest.raises(RemoteProtocolError, match="takes no answers"):
         world.channel.received(encode_frame(RemotingCommand(code=307)), world.scheduler)
+
+
+def test_connection_on_which_an_answer_is_due_is_not_idle() -> None:
+    world = World()
+    lost: list[str] = []
+    table = ChannelTable(
+        world.scheduler, lambda _: None, on_request=None, on_connection_lost=lost.append
+    )
+    table.unflushed = world.unflushed
+    task = world.start(invoke("a:1", RemotingCommand(code=10), timeout_ms=10 * IDLE_MS))
+    (world.channel,) = table._by_address.values()
+    world.open()
+    for _ in range(3):
+        world.time_ms += IDLE_MS
+        for timed in world.scheduler.expire(world.time_ms):
+            table.expire(timed)
+    assert lost == []
+    world.answer_last()
+    assert task.done
+    world.time_ms += IDLE_MS
+    for timed in world.scheduler.expire(world.time_ms):
+        table.expire(timed)
+
+    assert lost == ["a:1"]

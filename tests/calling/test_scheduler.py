@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from sparrowmq.calling.effects import Effect, Invoke, Operation, call, invoke, sleep, spawn
+from sparrowmq.calling.effects import (
+    Effect,
+    Event,
+    Invoke,
+    Operation,
+    call,
+    invoke,
+    join,
+    sleep,
+    spawn,
+    wait,
+)
 from sparrowmq.calling.scheduler import (
     HEAP_SLACK,
     NEVER_MS,
@@ -15,6 +27,7 @@ from sparrowmq.calling.scheduler import (
     Scheduler,
     Waiter,
 )
+from sparrowmq.errors import InvokeTimeout
 from sparrowmq.protocol.command import RemotingCommand
 
 
@@ -221,3 +234,40 @@ def test_finished_error_holds_no_frame_of_the_scheduler() -> None:
     assert task.error is not None
     assert task.error.__traceback__ is not None
     assert task.error.__traceback__.tb_frame.f_code.co_name == "fails"
+
+
+@pytest.mark.parametrize("is_join", [False, True])
+def test_what_a_task_waited_for_too_long_does_not_end_its_next_wait(is_join: bool) -> None:
+    world, event = World(), Event()
+    other = world.start(wait(event))
+
+    def operation() -> Operation[Any]:
+        if is_join:
+            with suppress(InvokeTimeout):
+                yield from join(other, timeout_ms=10)
+        else:
+            assert not (yield from wait(event, timeout_ms=10))
+        return (yield from ask())
+
+    task = world.start(operation())
+    world.advance(10)
+    event.set()
+    world.run()
+    assert other.done
+    assert not task.done
+    world.scheduler.resume(task, "answer")
+    world.run()
+
+    assert task.outcome() == "answer"
+
+
+def test_waits_that_ended_early_do_not_pile_up() -> None:
+    world = World()
+    for _ in range(10 * HEAP_SLACK):
+        event = Event()
+        task = world.start(wait(event, timeout_ms=3_600_000))
+        event.set()
+        world.run()
+        assert task.outcome()
+
+    assert len(world.scheduler._heap) <= HEAP_SLACK + 1

@@ -229,3 +229,12 @@ def test_equal_routes_of_two_clients_share_their_queues() -> None:
     first, second = (route_from("T", data, now_ms=now_ms) for now_ms in (0, 7))
 
     assert all(a is b for a, b in zip(first.subscribe_queues, second.publish_queues, strict=True))
+
+
+def test_newest_route_says_where_a_broker_is() -> None:
+    routes = RouteCache()
+    for topic, address in (("A", "a:1"), ("B", "a:2"), ("A", "a:3")):
+        data = route_data(("a", 1, 1, 6), brokers={"a": {0: address}})
+        routes.update(route_from(topic, data, now_ms=0))
+
+    assert (routes.address("a"), routes.master_address("a")) == ("a:3", "a:3")

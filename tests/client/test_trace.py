@@ -24,7 +24,12 @@ from sparrowmq import (
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.trace_reports import find_tracer
 from sparrowmq.client.publisher import Publisher
-from sparrowmq.client.tracer import BODY_CHARACTERS_MAX, ENTRIES_MAX, Tracer
+from sparrowmq.client.tracer import (
+    BODY_CHARACTERS_MAX,
+    ENTRIES_MAX,
+    KEYS_CHARACTERS_MAX,
+    Tracer,
+)
 from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.protocol.trace import TraceEntry
 from sparrowmq.testing import EmbeddedCluster
@@ -50,6 +55,18 @@ def test_entries_become_one_message_that_is_found_by_their_keys() -> None:
         count,
     ) == (TRACE_TOPIC, b"ab", ("m1", "k", "m2"), 2)
     assert tracer.take() is None
+
+
+def test_long_keys_are_cut_into_messages_that_brokers_take() -> None:
+    tracer = make_tracer()
+    tracer.add(TraceEntry("x", (f"{number:0100}",)) for number in range(200))
+    counts = []
+    while (taken := tracer.take()) is not None:
+        message, count = taken
+        assert sum(len(key) + 1 for key in message.keys) <= KEYS_CHARACTERS_MAX
+        counts.append(count)
+
+    assert (sum(counts), len(counts)) == (200, 3)
 
 
 def test_entries_beyond_the_room_are_dropped_and_counted() -> None:

@@ -6,17 +6,20 @@ from collections.abc import Callable
 
 from play import Handler, Play
 from sparrowmq.client.directory_setup import make_directory
-from sparrowmq.client.operations import administer
-from sparrowmq.model import MessageQueue
+from sparrowmq.client.operations import administer, dead_letters
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
+    PERM_WRITE,
     BrokerData,
     ClusterInfo,
     QueueData,
+    SubscriptionGroupTable,
     TopicRouteData,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.headers import SendMessageRequestHeaderV2, decode_header
 
 BROKERS = [BrokerData(broker_name=name, broker_addrs={0: f"{name}:1"}) for name in "ab"]
 
@@ -102,3 +105,33 @@ def test_broker_without_an_address_has_no_message_of_a_key(play: Callable[[Handl
 
     assert run(administer.query_message(make_directory("ns:1"), "T", "key")) == []
     assert [address for address, _ in run.requests] == ["ns:1", "a:1", "b:1"]
+
+
+def test_dead_letter_that_is_sent_again_has_all_its_attempts(
+    play: Callable[[Handler], Play],
+) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        match request.code:
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                table = {"a": BROKERS[0]}
+                return response_to(request, body=encode_body(ClusterInfo(broker_addr_table=table)))
+            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                queues = QueueData(
+                    broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=PERM_WRITE
+                )
+                route = TopicRouteData(broker_datas=BROKERS[:1], queue_datas=[queues])
+                return response_to(request, body=encode_body(route))
+            case RequestCode.GET_MAX_OFFSET:
+                return response_to(request, ext_fields={"offset": "1"})
+            case RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
+                return response_to(request, body=encode_body(SubscriptionGroupTable()))
+            case _:
+                return response_to(request)
+
+    run = play(answer)
+    letter = MessageExt("%DLQ%G", b"x", {"RETRY_TOPIC": "T"}, "a", 0, 0, 0, reconsume_times=16)
+    run(dead_letters.resend_dead_letter(make_directory("ns:1"), "G", letter))
+
+    (sent,) = [each for _, each in run.requests if each.code == RequestCode.SEND_MESSAGE_V2]
+    header = decode_header(SendMessageRequestHeaderV2, sent.ext_fields)
+    assert (header.reconsume_times, header.max_reconsume_times) == (1, 16)

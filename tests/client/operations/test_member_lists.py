@@ -9,6 +9,7 @@ import pytest
 
 from play import Handler, Play
 from sparrowmq.client.config import ConsumerConfig
+from sparrowmq.client.member_events import note_connection_lost
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.member_loop import _heartbeat
 from sparrowmq.client.operations.rebalance import find_shares
@@ -127,3 +128,14 @@ def test_a_queue_of_our_share_that_another_member_has_taken_is_that_members(
     brokers.rebalance()
 
     assert brokers.member.member.assigned == ()
+
+
+def test_broker_whose_connection_is_lost_has_not_answered(
+    play: Callable[[Handler], Play],
+) -> None:
+    brokers = Brokers(play, "AVG")
+    brokers.heartbeat("a:1", "b:1")
+    assert brokers.member.answered == {"a:1", "b:1"}
+    note_connection_lost({"G": brokers.member}, "a:1", now_ms=brokers.play.now_ms)
+
+    assert brokers.member.answered == {"b:1"}

@@ -8,14 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from sparrowmq.client.assembly import make_subscriber
+from sparrowmq.client.operations import member_loop
 from sparrowmq.client.operations.send_back import (
     AGAIN_BROKERS_MAX,
     queues_for_again,
     send_again,
     send_back,
 )
+from sparrowmq.client.route_cache import route_from
+from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import BrokerError
 from sparrowmq.model import MessageExt, MessageQueue
+from sparrowmq.protocol.bodies import PERM_WRITE, BrokerData, QueueData, TopicRouteAnswer
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import (
@@ -130,3 +135,31 @@ def test_refusals_are_errors(play: Callable[..., Any], code: int) -> None:
                 timestamp_ms=0,
             )
         )
+
+
+@pytest.mark.parametrize(("times", "is_dead"), [(14, False), (15, True)])
+def test_message_sent_as_a_new_one_counts_its_attempt_before_it_is_a_dead_letter(
+    play: Callable[..., Any], times: int, is_dead: bool
+) -> None:
+    def refuse_back(_: str, request: RemotingCommand) -> RemotingCommand:
+        is_back = request.code == RequestCode.CONSUMER_SEND_MSG_BACK
+        return response_to(request, ResponseCode.SYSTEM_ERROR if is_back else ResponseCode.SUCCESS)
+
+    subscriber = make_subscriber(
+        "G",
+        name_server="ns:1",
+        listener=lambda messages, context: None,
+        callbacks=RebalanceCallbacks(),
+        is_async=False,
+    )
+    data = TopicRouteAnswer(
+        broker_datas=[BrokerData(broker_name="b", broker_addrs={0: "b:1"})],
+        queue_datas=[
+            QueueData(broker_name="b", read_queue_nums=1, write_queue_nums=1, perm=PERM_WRITE)
+        ],
+    )
+    subscriber.routes.update(route_from("%RETRY%G", data, now_ms=0))
+    message = msgspec.structs.replace(MESSAGE, reconsume_times=times)
+
+    sent = play(refuse_back)(member_loop._send_back_one(subscriber, message, delay_level=0))
+    assert sent == is_dead
