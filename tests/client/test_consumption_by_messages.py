@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hostile import HostileCluster
 from sparrowmq import (
     Admin,
     AsyncPushConsumer,
@@ -26,6 +27,8 @@ from sparrowmq import (
 )
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations import pop, pop_loop
+from sparrowmq.model.consuming import Start
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -304,6 +307,25 @@ def test_a_quick_listener_with_a_backlog_has_several_pops_and_close_leaves_none_
         while messages := other.receive(32, wait=timedelta(0)):
             seen.update(message.body for message in messages)
     assert seen == set(sent)
+
+
+@pytest.mark.parametrize(("start", "mode"), [("first", "0"), ("last", "1")])
+def test_broker_is_told_where_a_new_group_begins(
+    hostile: HostileCluster, start: Start, mode: str
+) -> None:
+    with PushConsumer(
+        "GID_c",
+        name_server=hostile.address,
+        listener=lambda messages, context: None,
+        balance="messages",
+        start=start,
+    ) as consumer:
+        consumer.subscribe(hostile.topic)
+        consumer.start()
+        wait_until("a pop", lambda: hostile.broker.count(RequestCode.POP_MESSAGE))
+    requests = hostile.broker.requests
+    pops = [request for request in requests if request.code == RequestCode.POP_MESSAGE]
+    assert (pops[0].ext_fields or {})["initMode"] == mode
 
 
 def test_a_suspended_consumer_leaves_messages_to_others_and_goes_on_later(

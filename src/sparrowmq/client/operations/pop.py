@@ -73,11 +73,11 @@ class PopSource:
     directory: Directory
     group: str
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    missing: dict[str, SparrowError] = field(default_factory=dict)
     # Where a new group begins.
     init_mode: int = INIT_MIN
     # Counts the pops: the next one asks the next broker and topic first.
     turn: int = 0
+    missing: dict[str, SparrowError] = field(default_factory=dict)
 
 
 def receive(
