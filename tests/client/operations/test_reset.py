@@ -33,7 +33,7 @@ def asked(plan: ResetPlan) -> list[tuple[int, str | None]]:
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
         return response_to(request)
 
-    directory = make_directory("n:1")
+    directory, play = make_directory("n:1"), Play(answer)
     directory.routes.update(
         TopicRoute(
             topic="T",
@@ -41,10 +41,9 @@ def asked(plan: ResetPlan) -> list[tuple[int, str | None]]:
             subscribe_queues=tuple(QUEUES),
             brokers={"b": {0: "b:1"}},
             is_template=False,
-            fetched_ms=0,
+            fetched_ms=play.now_ms,
         )
     )
-    play = Play(answer)
     play(apply_reset(directory, plan))
     return [(r.code, (r.ext_fields or {}).get("queueId")) for _, r in play.requests]
 
