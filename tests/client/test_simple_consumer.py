@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +24,10 @@ from sparrowmq import (
     UsageError,
 )
 from sparrowmq.calling import clock
+from sparrowmq.calling.effects import Operation, sleep, spawn
 from sparrowmq.client.assembly import make_pop_source, make_subscriber, subscribe_pops
 from sparrowmq.client.operations import pop, pop_loop
+from sparrowmq.client.operations.deliver import Judged
 from sparrowmq.client.operations.pop import PopSource
 from sparrowmq.client.operations.routes import ROUTE_MS
 from sparrowmq.client.subscriber import RebalanceCallbacks
@@ -46,6 +48,7 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.trace import ConsumedCode
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -434,6 +437,26 @@ def test_messages_of_a_listener_that_works_too_long_are_not_renewed(
 
     codes = [request.code for _, request in run.requests[asked:]]
     assert codes == [RequestCode.CHANGE_MESSAGE_INVISIBLETIME] * renewals
+
+
+def test_message_that_is_being_renewed_is_acknowledged_by_its_new_handle(
+    run: Callable[[Operation[Any]], Any],
+) -> None:
+    (old, new) = receive_of_both(Play(Brokers()), make_source("T"))
+    popping = make_popping(make_source("T"))
+    batch = pop_loop._Batch(old.queue, [old], until_ms=0, popped_ms=0)
+
+    def renew() -> Operation[None]:
+        yield from sleep(20)
+        batch.messages[0] = new
+
+    def operation() -> Operation[None]:
+        batch.renewal = yield from spawn(renew(), name="renewal")
+        judged = Judged(1, 0, {}, ConsumedCode.SUCCESS)
+        yield from pop_loop._return_failed(popping, batch, judged)
+
+    run(operation())
+    assert popping.done == [new]
 
 
 @pytest.mark.parametrize("room", [0, 1])
