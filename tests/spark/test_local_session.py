@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -19,6 +20,7 @@ import pyspark
 
 import sparrowmq
 from sparrowmq.spark.local_session import prepare_environment
+from waiting import wait_until
 
 JOB = Path(__file__).with_name("odd_paths_job.py")
 # What a shell, a URI, a glob or Java's properties take for more than a letter.
@@ -156,3 +158,27 @@ def test_the_launcher_is_this_python_in_all_else(
     )
 
     assert answer.stdout.rstrip("\n") == f"another|{sys.executable}|a b||it's"
+
+
+def test_an_interrupted_start_leaves_no_java_behind(tmp_path: Path) -> None:
+    # In the place of Spark's program, which becomes Java: it too ignores Ctrl-C, and never answers.
+    submit, pid_path = tmp_path / "bin" / "spark-submit", tmp_path / "pid"
+    submit.parent.mkdir()
+    submit.write_text(f"#!/bin/sh\necho $$ > '{pid_path}.new'; mv '{pid_path}.new' '{pid_path}'\n")
+    with submit.open("a") as script:
+        script.write("exec sleep 600\n")
+    submit.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sparrowmq.spark as s; s.spark_session('interrupted')"],
+        env={**os.environ, "SPARK_HOME": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until("Spark's program", pid_path.exists, timeout_s=60)
+        java = int(pid_path.read_text())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
+        with pytest.raises(ProcessLookupError):
+            os.kill(java, signal.SIGKILL)
+    finally:
+        process.kill()

@@ -202,6 +202,9 @@ def test_times_are_milliseconds_or_iso() -> None:
     expected = TimestampChoice(1_767_225_600_000, {}, LATEST)
     for text in ("1767225600000", "2026-01-01T00:00:00Z", "2026-01-01", "2026-01-01T01:00+01:00"):
         assert parse(text) == expected, text
+    # A product of floats would be just below the whole number.
+    assert parse("2004-09-15T20:07:58.735Z") == TimestampChoice(1_095_278_878_735, {}, LATEST)
+    assert parse("2025-12-31T23:59:59.999001Z") == expected
 
 
 def test_secrets_show_in_no_text() -> None:

@@ -265,6 +265,20 @@ def test_a_queue_that_ends_early_is_a_loss_and_never_silently_short(
     assert [(0, n) for n in range(5, 10)] == rows
 
 
+def test_patience_begins_anew_where_a_filter_passes_messages_over(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.answers = [
+        (ResponseCode.PULL_NOT_FOUND, 0),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, 4),
+        (ResponseCode.PULL_NOT_FOUND, 4),
+    ]
+    options = options_of(fake_cluster, subExpression="tag0", waitForBrokers="40ms")
+
+    assert read(cluster, options, (0, 0, 10)) == [(0, 6), (0, 9)]
+
+
 def test_a_gap_within_an_answer_is_an_error(fake_cluster: FakeCluster, cluster: Cluster) -> None:
     fake_cluster.append("T", 0, 10)
     del fake_cluster.topics["T"]["broker-a", 0].records[4]

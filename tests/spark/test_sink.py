@@ -50,6 +50,7 @@ def copy(
         .load()
         .select(expr(body).alias("body"), "tags", "keys")
         .writeStream.format("rocketmq")
+        .queryName("copies")
         .options(nameServer=cluster.name_server, topic="out", exactlyOnce="true", **given)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)

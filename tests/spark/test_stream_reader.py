@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.spark import topic_queues
 from sparrowmq.spark.batch_reader import RocketMQReader
@@ -205,6 +205,29 @@ def test_lost_messages_stop_the_query_unless_the_user_says_otherwise(
     assert str(caught.value).startswith("sparrowmq: messages are lost: queue T/broker-a/")
     assert words in str(caught.value)
     assert end == lenient.latestOffset(end, ALL)
+
+
+@pytest.mark.parametrize("topic", ["T", ""])
+def test_a_queue_that_is_gone_is_waited_for_once_and_read_when_it_comes_back(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture, topic: str
+) -> None:
+    assign = "" if topic else '{"T": {"broker-a": [0, 1]}}'
+    fake_cluster.create_topic("T")
+    stream = make_stream(fake_cluster, failOnDataLoss="false", topic=topic, assign=assign)
+    start = stream.initialOffset()
+    held = fake_cluster.topics["T"].pop(("broker-a", 1))
+    first = stream.latestOffset(start, ALL)
+    fake_cluster.append("T", 0, 2)
+    fake_cluster.request_codes.clear()
+    second = stream.latestOffset(first, ALL)
+    asked = fake_cluster.request_codes.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    fake_cluster.topics["T"]["broker-a", 1] = held
+    fake_cluster.append("T", 1, 1)
+
+    assert (start, offsets_of(2, 0)) == (first, second)
+    assert asked == 1
+    assert caplog.text.count("T/broker-a/1: it is not there any more") == 1
+    assert offsets_of(2, 1) == stream.latestOffset(second, ALL)
 
 
 def test_a_deleted_topic_is_one_clear_error(fake_cluster: FakeCluster) -> None:

@@ -271,12 +271,12 @@ def test_a_rows_number_counts_in_the_input_and_not_in_an_arrow_batch(
 
 def test_encoded_rows_are_what_the_protocol_reads() -> None:
     rows = rows_of(
-        body=[b"x", b"yy", b"zzz"],
-        properties=[None, [("a", "1"), ("b", "2")], []],
-        flag=[1, 2, 3],
-        tags=["s", "t", None],
+        body=[b"x", b"yy", b"zzz", b"z"],
+        properties=[[("c", "3")], [("a", "1"), ("b", "2")], [], None],
+        flag=[1, 2, 3, 4],
+        tags=["s", "t", None, None],
     )
-    for part in (rows, rows.slice(1, 2)):
+    for part in (rows, rows.slice(0, 1), rows.slice(1, 2), rows.slice(1)):
         encoded = encode_rows(part, pa.array(["id"] * len(part)))
         entries = [decode_batch(each)[0] for each in encoded.entries.to_pylist()]
         expected = [
@@ -287,6 +287,28 @@ def test_encoded_rows_are_what_the_protocol_reads() -> None:
             (flag, body, properties | ({"TAGS": row["tags"]} if row["tags"] else {}))
             for (flag, body, properties), row in zip(expected, part.to_pylist(), strict=True)
         ] == [(e.flag, e.body, parse_properties(e.properties)) for e in entries]
+
+
+def test_large_texts_are_encoded_and_checked_as_usual_ones() -> None:
+    # As Spark gives them by spark.sql.execution.arrow.useLargeVarTypes.
+    text, large = pa.string(), pa.large_string()
+    kinds = {"tags": (text, large), "keys": (text, large)}
+    kinds["properties"] = pa.map_(text, text), pa.map_(large, large)
+    good = {"tags": ["t"], "keys": ["a b"], "properties": [[("c", "d")]]}
+    usual, unusual = (
+        rows_of(
+            body=pa.array([b"x"], body),
+            **{name: pa.array(values, kinds[name][at]) for name, values in good.items()},
+        )
+        for at, body in enumerate((pa.binary(), pa.large_binary()))
+    )
+    ids = pa.array(["id"])
+
+    assert encode_rows(usual, ids).entries == encode_rows(unusual, ids).entries
+    for name, value in (("tags", "a\x02b"), ("properties", [("c", "a\x02b")])):
+        rows = rows_of(body=[b"x"], **{name: pa.array([value], kinds[name][1])})
+        with pytest.raises(UsageError, match="which RocketMQ puts between properties"):
+            encode_rows(rows, ids)
 
 
 @pytest.mark.parametrize(

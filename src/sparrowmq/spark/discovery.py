@@ -31,6 +31,7 @@ def discover(
     options: SourceOptions,
     *,
     expected: Collection[MessageQueue] = (),
+    given_up: Collection[MessageQueue] = (),
     route_age_ms_max: int = 0,
 ) -> Operation[Discovery]:
     """Find the queues of a read and the bounds of each.
@@ -40,6 +41,7 @@ def discover(
             queue is looked for again; when the time is over, the queue is left out. Without such
             queues the read begins: the name servers are asked once, so that a wrong address or
             topic is an error at once, and a broker is waited for up to `BEGIN_WAIT_MS_MAX`.
+        given_up: those of the expected queues that are not waited for again.
         route_age_ms_max: how old a route may be.
 
     Raises: TopicRouteNotFound, ConnectFailed, TransportError, BrokerError; ConfigError if `assign`
@@ -54,10 +56,10 @@ def discover(
         topics = yield from _find_topics(cluster, options, is_expected=bool(expected))
         yield from cluster.refresh(topics, age_ms_max=age_ms_max)
         queues = cluster.find_queues(topics)
-        missing = frozenset(expected) - queues
+        missing = frozenset(expected) - queues - frozenset(given_up)
         if missing:
             raise TopicRouteNotFound(f"queues {sorted(missing)} are not in the route any more")
-        return (yield from _look(cluster, options, queues))
+        return (yield from _look(cluster, options, queues, expected))
 
     wait_ms = options.wait_for_brokers_ms
     if not expected:
@@ -74,7 +76,7 @@ def discover(
     except TopicRouteNotFound:
         if not missing:
             raise
-        return (yield from _look(cluster, options, queues))
+        return (yield from _look(cluster, options, queues, expected))
 
 
 def _find_topics(
@@ -94,15 +96,18 @@ def _find_topics(
 
 
 def _look(
-    cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]
+    cluster: Cluster,
+    options: SourceOptions,
+    queues: frozenset[MessageQueue],
+    expected: Collection[MessageQueue],
 ) -> Operation[Discovery]:
     wanted = queues
     if options.assign is not None:
-        unknown = sorted(options.assign - queues)
+        unknown = sorted(options.assign.difference(queues, expected))
         if unknown:
             topic, broker_name, queue_id = unknown[0]
             raise ConfigError(
                 f"option 'assign' names queue {topic}/{broker_name}/{queue_id}, which is not there"
             )
-        wanted = options.assign
+        wanted = options.assign & queues
     return Discovery(queues, (yield from cluster.fetch_bounds(wanted)))

@@ -20,9 +20,11 @@ import shlex
 import shutil
 import sys
 import tempfile
+import traceback
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import Popen
 from typing import TYPE_CHECKING, Any
 
 from sparrowmq.errors import ConfigError, UsageError, install_command
@@ -123,7 +125,11 @@ def spark_session(
         builder = builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except BaseException as error:
+        _end_java(error)
+        raise
 
 
 def is_submitted() -> bool:
@@ -169,6 +175,18 @@ def _prepare_driver(java: JavaHome) -> None:
     start, given = str(Path(__file__).with_name("planning_start")), os.environ.get("PYTHONPATH")
     if given is None or start not in given.split(os.pathsep):
         os.environ["PYTHONPATH"] = f"{start}{os.pathsep}{given}" if given else start
+
+
+def _end_java(error: BaseException) -> None:
+    """End the Java that PySpark was about to connect to when this error came, as on Ctrl-C.
+
+    PySpark removes the directory that this Java writes its port to, and leaves it running.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        java: Popen[bytes] | None = frame.f_locals.get("proc")
+        if frame.f_code.co_name == "launch_gateway" and java is not None:
+            java.kill()
+            java.wait()
 
 
 def _launcher_name() -> str:

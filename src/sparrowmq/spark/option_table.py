@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from sparrowmq.errors import ConfigError, did_you_mean
@@ -200,6 +200,7 @@ def parse_duration_ms(text: str) -> int:
 # Milliseconds within these are from 1973 to 5138, seconds from before 1973, and microseconds from
 # after 5138; 0 is the beginning.
 _TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX = 10**11, 10**14
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def check_timestamp_ms(value: int) -> int:
@@ -217,7 +218,10 @@ def check_timestamp_ms(value: int) -> int:
 
 
 def parse_timestamp_ms(text: str) -> int:
-    """Parse milliseconds since 1970, or ISO 8601; a time without a zone is UTC."""
+    """Parse milliseconds since 1970, or ISO 8601; a time without a zone is UTC.
+
+    Within a millisecond, the time is the next whole one: no message of before is at or after it.
+    """
     text = text.strip()
     if text.isascii() and text.isdigit():
         return check_timestamp_ms(int(text))
@@ -229,4 +233,4 @@ def parse_timestamp_ms(text: str) -> int:
         ) from None
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    return int(instant.timestamp() * 1000)
+    return -((_EPOCH - instant) // timedelta(milliseconds=1))

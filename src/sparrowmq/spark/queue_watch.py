@@ -32,6 +32,8 @@ class QueueWatch:
         self._found_ms = 0
         self._committed: dict[MessageQueue, int] = {}
         self._is_after_pause = True
+        # The queues that were waited for in vain; every batch would wait for them again.
+        self._given_up: frozenset[MessageQueue] = frozenset()
         # The last answer.
         self.found: Discovery | None = None
 
@@ -39,7 +41,7 @@ class QueueWatch:
         """Return the bounds of the queues; ask for them unless the last answer is recent.
 
         Args:
-            expected: the queues that existed before; a missing queue is waited for.
+            expected: the queues that existed before; a missing queue is waited for once.
 
         Raises: ConfigError if the queues are of a topic that the query does not read; errors of
             `discover`.
@@ -51,14 +53,17 @@ class QueueWatch:
         if self.found is not None and is_fresh:
             return self.found
         cluster = connect(options)
+        known = expected or (() if self.found is None else self.found.bounds)
         found = cluster.run(
             discover(
                 cluster,
                 options,
-                expected=expected or (() if self.found is None else self.found.bounds),
+                expected=known,
+                given_up=self._given_up,
                 route_age_ms_max=ROUTE_AGE_MS_MAX,
             )
         )
+        self._given_up = frozenset(known) - found.queues
         self._is_after_pause |= now_ms - self._found_ms >= REFILL_MS_MIN or self.found is None
         self.found, self._found_ms = found, clock.monotonic_ms()
         return found

@@ -208,6 +208,7 @@ class QueueReader:
             # The offsets of a static topic's queue leap where the queue has moved.
             if is_static(self.queue) or (self._options.is_filtered and offset >= result.min_offset):
                 self._offset = min(result.next_offset, self._end)
+                self._fruitless = 0
                 return
             self._skip(result.next_offset, "the broker has removed what was between")
         else:

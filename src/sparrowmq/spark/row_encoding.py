@@ -46,6 +46,7 @@ NO_USER_PROPERTIES = RESERVED_PROPERTIES | {PROPERTY_WRITE_ID, CRC_PROPERTY}
 _HEAD_SIZE = 20
 _HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 _SEPARATORS = "[\x01\x02]"
+_TEXT_MAP = pa.map_(pa.string(), pa.string())
 _PROPERTY_OF = {
     "tags": PROPERTY_TAGS,
     "keys": PROPERTY_KEYS,
@@ -87,7 +88,7 @@ def encode_rows(
 
     Raises: UsageError that names the number of a wrong row in the input, and the row's fault.
     """
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns = dict(zip(batch.schema.names, map(_usual, batch.columns), strict=True))
     bodies = columns["body"].cast(pa.binary())
     _check_bodies(bodies, first_row)
     own = _encode_own(columns, first_row)
@@ -178,19 +179,33 @@ def _property(name: str, values: pa.Array) -> list[pa.Array | pa.Scalar]:
     return [pc.call_function("if_else", [is_there, _join(ends[0], values, ends[1]), empty])]
 
 
+def _usual(column: pa.Array) -> pa.Array:
+    """Return a column of texts with Arrow's usual types.
+
+    Spark's setting `useLargeVarTypes` makes texts large. Spark's types of lists and maps declare
+    whether elements may be null; Arrow joins only lists without that.
+    """
+    kind = column.type
+    if pa.types.is_large_string(kind):
+        return column.cast(pa.string())
+    if pa.types.is_list(kind):
+        return column.cast(pa.list_(pa.string()))
+    return column.cast(_TEXT_MAP) if pa.types.is_map(kind) else column
+
+
 def _join_keys(keys: pa.Array) -> pa.Array:
     if pa.types.is_string(keys.type):
         return keys
-    # Spark's type declares whether elements may be null; Arrow joins only lists without that.
-    texts = keys.cast(pa.list_(pa.string()))
-    return pc.call_function("binary_join", [texts, pa.scalar(" ", pa.string())])
+    return pc.call_function("binary_join", [keys, pa.scalar(" ", pa.string())])
 
 
 def _join_map(maps: pa.MapArray, first_row: int) -> pa.Array:
-    names, values = maps.keys, maps.items
+    # Of a slice, Arrow gives the offsets alone, and the names and values of all rows.
+    cuts = np.asarray(maps.offsets)
+    begins, count = cuts - cuts[0], int(cuts[-1] - cuts[0])
+    names, values = (each.slice(int(cuts[0]), count) for each in (maps.keys, maps.items))
 
     def row_of(at: int) -> int:
-        begins = np.asarray(maps.offsets) - maps.offsets[0].as_py()
         return first_row + int(np.searchsorted(begins, at, side="right")) - 1
 
     _refuse_separators(names, "a property's name", row_of)
@@ -215,16 +230,13 @@ def _join_map(maps: pa.MapArray, first_row: int) -> pa.Array:
             blank,
         ],
     ).fill_null(b"")
-    cuts = maps.offsets
-    lists = pa.ListArray.from_arrays(pc.call_function("subtract", [cuts, cuts[0]]), pairs)
+    lists = pa.ListArray.from_arrays(pa.array(begins), pairs)
     joined = pc.call_function("binary_join", [lists, blank])
     return pc.call_function("if_else", [maps.is_valid(), joined, blank])
 
 
 def _refuse_separators(values: pa.Array, what: str, row_of: Callable[[int], int]) -> None:
     """Raise a UsageError, with the row, for a text that contains a separator of properties."""
-    if not pa.types.is_string(values.type):
-        return
     *_, characters = values.buffers()
     if characters is None or not len(characters) or np.frombuffer(characters, np.uint8).min() > 2:
         return  # The bytes beside a slice have no separators either.

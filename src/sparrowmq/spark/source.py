@@ -41,6 +41,9 @@ _LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "m
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
+# What Spark adds to the options of a stream's write, in lower case.
+_ADDED = frozenset({"checkpointlocation", "path", "queryname"})
+
 # Options that choose columns, in lower case.
 _CHOICES = frozenset({"columns", "profile", "includeheaders"})
 
@@ -132,11 +135,10 @@ class RocketMQDataSource(DataSource):
     def _sink_options(self, schema: StructType, *, overwrite: bool, scope: str) -> SinkOptions:
         if overwrite:
             raise ConfigError("a topic cannot be overwritten; write with mode 'append'")
-        # Spark adds these two options to every write of a stream.
         given = {
             name: text
             for name, text in self.options.items()
-            if scope == "batch" or name.lower() not in ("checkpointlocation", "path")
+            if scope == "batch" or name.lower() not in _ADDED
         }
         options = parse_sink_options(given, scope=scope)
         types = {each.name: each.dataType.simpleString() for each in schema.fields}

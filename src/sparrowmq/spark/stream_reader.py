@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from sparrowmq.calling import clock
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.bounds import QueueBounds, choose_end, ranges_between
+from sparrowmq.spark.bounds import Loss, QueueBounds, choose_end, ranges_between
 from sparrowmq.spark.checkpoint_offsets import (
     OffsetsJson,
     decode_offsets,
@@ -53,6 +53,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch = QueueWatch(options)
         self._batch_ms = clock.monotonic_ms()
         self._frozen: dict[MessageQueue, int] | None = None
+        # What the last call found: Spark asks every 10 ms, and a queue may be gone for long.
+        self._losses: list[Loss] = []
 
     def __reduce__(self) -> Packed:
         return pack(RocketMQStreamReader, self._options)
@@ -102,7 +104,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             row_sizes={} if bytes_max is None else self._sample_sizes(begin, bounds),
             refilled=self._watch.find_refilled(begin, stored_by_ms),
         )
-        report_losses(answer.losses, fail=self._options.fail_on_data_loss)
+        fresh = [loss for loss in answer.losses if loss not in self._losses]
+        report_losses(fresh, fail=self._options.fail_on_data_loss)
+        self._losses = answer.losses
         self._watch.commit(begin, bounds)
         if answer.offsets != begin:
             self._batch_ms = clock.monotonic_ms()
