@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery
@@ -19,10 +21,13 @@ from kombu import pools
 from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.exceptions import ChannelError, OperationalError
+from kombu.utils.json import dumps
 
 import sparrowmq.adapters.kombu as transport
+from queue_messages import message
 from sparrowmq import Admin, Message, Producer
 from sparrowmq.errors import UsageError
+from sparrowmq.model import ConsumeContext
 from sparrowmq.testing import InProcessCluster, read_messages
 from waiting import wait_until
 
@@ -283,6 +288,71 @@ def test_simple_queue_without_acknowledgement(connection: Connection, queue: str
         wait_until("committed", lambda: simple.qsize() == 0)
 
 
+def test_tasks_of_a_queue_that_is_consumed_anew_wait_for_acknowledgement(
+    connection: Connection, queue: str
+) -> None:
+    channel = connection.default_channel
+    with connection.SimpleQueue(queue, no_ack=True, channel=channel) as simple:
+        simple.put("x")
+        assert simple.get(timeout=20).payload == "x"
+    with connection.SimpleQueue(queue, channel=channel) as simple:
+        simple.put("y")
+        for _ in range(2):
+            message = simple.get(timeout=20)
+            assert message.payload == "y"
+            message.requeue()
+    got: list[Any] = []
+
+    def ask() -> bool:
+        message = Queue(queue, channel=channel).get()
+        got.extend([message] if message else [])
+        return bool(got)
+
+    # Nobody consumes the queue any more.
+    wait_until("back", ask)
+    assert got[0].payload == "y"
+    got[0].ack()
+
+
+def test_task_that_comes_while_its_queue_is_cancelled_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "PushConsumer", Mock())
+    tasks = transport.QueueTasks("T", {}, Mock())
+    body = dumps({"headers": {}, "properties": {"delivery_info": {}}}).encode()
+    came = message(0, body=body)
+    context = ConsumeContext(came.queue, messages=(came,))
+    tasks.pause()
+
+    call = threading.Thread(target=tasks._listen, args=([came], context), daemon=True)
+    call.start()
+    call.join(20)
+
+    assert not call.is_alive()
+    assert not context.end_undecided()
+
+
+def test_calls_that_send_tasks_back_at_once_share_a_producer(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel: Any = connection.default_channel
+    second = threading.Thread(target=channel._get_producer)
+    made: list[Mock] = []
+
+    def make(*_: object, **__: object) -> Mock:
+        made.append(Mock())
+        if len(made) == 1:
+            second.start()
+            second.join(0.2)
+        return made[-1]
+
+    monkeypatch.setattr(transport, "Producer", make)
+    channel._get_producer()
+    second.join(20)
+
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -311,13 +381,14 @@ def test_message_of_another_program_is_a_dead_letter(
     topic = transport.topic_of(queue)
     with connection.SimpleQueue(queue) as simple:
         with Producer("GID_p", name_server=cluster.name_server) as producer:
-            producer.send(Message(topic, b"{}"))
+            for body in (b"{}", b'{"headers": [], "properties": {"delivery_info": {}}}'):
+                producer.send(Message(topic, body))
         simple.put("x")
         assert simple.get(timeout=20).payload == "x"
 
         with Admin(name_server=cluster.name_server) as admin:
             group = transport.group_of(topic)
-            wait_until("dead", lambda: len(admin.dead_letters(group)) == 1)
+            wait_until("dead", lambda: len(admin.dead_letters(group)) == 2)
 
 
 def test_unreachable_cluster_is_an_operational_error() -> None:

@@ -103,21 +103,23 @@ class QueueTasks:
         self._consumer.start()
 
     def take(self) -> HeldTask:
-        """Return a waiting task. Raises: queue.Empty."""
+        """Return a waiting task; receive tasks again after `pause`. Raises: queue.Empty."""
+        if not self._is_open:
+            self._is_open = True
+            self._consumer.resume()
         return self._waiting.get_nowait()
 
     def pause(self) -> None:
-        """Receive no further tasks, and give back the waiting ones."""
+        """Receive no further tasks until `take`, and give back the waiting ones."""
         self._consumer.suspend()
+        with self._lock:
+            # Calls of the listener may have begun before.
+            self._is_open = False
         while True:
             try:
                 self._waiting.get_nowait().decide(is_done=False)
             except queue.Empty:
                 return
-
-    def resume(self) -> None:
-        """Receive tasks again after `pause`."""
-        self._consumer.resume()
 
     def close(self) -> None:
         """Give back all unfinished tasks, and leave the group."""
@@ -134,7 +136,7 @@ class QueueTasks:
                 payload = loads(message.body)
                 payload["properties"]["delivery_info"]["redelivered"] = message.reconsume_times > 0
                 is_early = delay_level_of(payload) > 0
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 context.dead_letter(message, reason=f"no message of kombu's: {error!r}")
                 continue
             if is_early:
@@ -147,7 +149,7 @@ class QueueTasks:
             if not self._is_open:
                 return False
             self._taken.add(task)
-        self._waiting.put(task)
+            self._waiting.put(task)
         task.wait()
         with self._lock:
             self._taken.discard(task)
@@ -166,6 +168,7 @@ class QueueChannel(_Channel):  # type: ignore[misc]
         self._tasks: dict[str, QueueTasks] = {}
         self._taken: dict[str, HeldTask] = {}
         self._no_ack: set[str] = set()
+        self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._admin: Admin | None = None
 
@@ -208,10 +211,7 @@ class QueueChannel(_Channel):  # type: ignore[misc]
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
         """Begin to consume a queue."""
-        if no_ack:
-            self._no_ack.add(queue)
-        if queue in self._tasks:
-            self._tasks[queue].resume()
+        (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
         return super().basic_consume(queue, no_ack, *args, **kwargs)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
@@ -314,9 +314,10 @@ class QueueChannel(_Channel):  # type: ignore[misc]
             task.decide(is_done=is_done)
 
     def _get_producer(self) -> Producer:
-        if self._producer is None:
-            self._producer = Producer("GID_kombu", **self.connection.client_settings)
-        return self._producer
+        with self._lock:  # The calls of listeners send tasks back at the same time.
+            if self._producer is None:
+                self._producer = Producer("GID_kombu", **self.connection.client_settings)
+            return self._producer
 
     def _get_admin(self) -> Admin:
         if self._admin is None:
