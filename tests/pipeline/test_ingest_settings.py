@@ -44,6 +44,12 @@ def test_wrong_schemas_and_dates(schema: str | None, date_column: str, words: st
         )
 
 
+@pytest.mark.parametrize("name", ["topic", "Columns", "bodySchema", "nameServer"])
+def test_options_that_the_settings_make(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"option '{name}' is the job's own"):
+        IngestSettings(name_server="a:1", topic="T", out="/nowhere", options={name: "queueId"})
+
+
 @pytest.mark.parametrize(
     ("arguments", "out", "words"),
     [

@@ -289,6 +289,16 @@ def test_encoded_rows_are_what_the_protocol_reads() -> None:
         ] == [(e.flag, e.body, parse_properties(e.properties)) for e in entries]
 
 
+def test_a_key_that_is_null_is_left_out() -> None:
+    kind = pa.list_(pa.string())
+    keys = pa.array([["a", None, "b"], [None], [], None, ["c"]], kind)
+
+    encoded = encode_rows(rows_of(body=[b"x"] * 5, keys=keys), pa.array(["id"] * 5))
+
+    found = [parse_properties(each.decode()) for each in encoded.properties.to_pylist()]
+    assert [each.get("KEYS") for each in found] == ["a b", None, None, None, "c"]
+
+
 def test_large_texts_are_encoded_and_checked_as_usual_ones() -> None:
     # As Spark gives them by spark.sql.execution.arrow.useLargeVarTypes.
     text, large = pa.string(), pa.large_string()

@@ -196,6 +196,9 @@ def _usual(column: pa.Array) -> pa.Array:
 def _join_keys(keys: pa.Array) -> pa.Array:
     if pa.types.is_string(keys.type):
         return keys
+    if keys.flatten().null_count:  # Arrow's join would lose all keys of the row.
+        lists = [each and [key for key in each if key is not None] for each in keys.to_pylist()]
+        keys = pa.array(lists, keys.type)
     return pc.call_function("binary_join", [keys, pa.scalar(" ", pa.string())])
 
 

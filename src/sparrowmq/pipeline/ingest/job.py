@@ -81,6 +81,8 @@ _CONF = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.files.openCostInBytes": "65536",
 }
+# The options of the read that the job's settings make, in lower case.
+_OWN_OPTIONS = frozenset({"nameserver", "topic", "columns", "profile", "bodyschema"})
 # A text is cast to a date, and ends the job if it is none.
 _DATE_TYPES = ("date", "timestamp", "timestamp_ntz", "string")
 # The columns of a written batch from which it is counted. Python has no dates before the year 1 and
@@ -123,6 +125,11 @@ class IngestSettings:
     compacts: bool = False
 
     def __post_init__(self) -> None:
+        own = [name for name in self.options if name.lower() in _OWN_OPTIONS]
+        if own:
+            raise ConfigError(
+                f"option {own[0]!r} is the job's own; leave it out, for it comes from the settings"
+            )
         # Spark would refuse a wrong option only after its start.
         self.parse_options()
         if self.dlq_group is not None:
