@@ -69,8 +69,11 @@ def test_a_frozen_end_is_kept_and_new_queues_wait() -> None:
     found = {A: QueueBounds(0, 100), B: QueueBounds(0, 100)}
 
     answer = choose_end({A: 5}, found, frozen={A: 20}, rows_max=None)
+    # B was away when the end was fixed, and keeps its offset.
+    later = choose_end({A: 5, B: 7}, found, frozen={A: 20}, rows_max=None)
 
     assert answer == ({A: 20}, [])
+    assert later == ({A: 20, B: 7}, [])
 
 
 @pytest.mark.parametrize(

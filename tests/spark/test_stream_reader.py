@@ -169,7 +169,10 @@ def test_what_is_processed_is_committed_under_the_group(fake_cluster: FakeCluste
     end = stream.latestOffset(stream.initialOffset(), ALL)
     first = dict(fake_cluster.committed)
     stream.latestOffset(end, ALL)
+    fake_cluster.request_codes.clear()
+    stream.latestOffset(end, ALL)
 
+    assert RequestCode.UPDATE_CONSUMER_OFFSET not in fake_cluster.request_codes
     assert first == {("G", "T", 0): 0, ("G", "T", 1): 0}
     assert fake_cluster.committed == {("G", "T", 0): 9, ("G", "T", 1): 0}
 
@@ -213,7 +216,8 @@ def test_a_queue_that_is_gone_is_waited_for_once_and_read_when_it_comes_back(
 ) -> None:
     assign = "" if topic else '{"T": {"broker-a": [0, 1]}}'
     fake_cluster.create_topic("T")
-    stream = make_stream(fake_cluster, failOnDataLoss="false", topic=topic, assign=assign)
+    group = {"group": "G", "commitOffsets": "true"}
+    stream = make_stream(fake_cluster, failOnDataLoss="false", topic=topic, assign=assign, **group)
     start = stream.initialOffset()
     held = fake_cluster.topics["T"].pop(("broker-a", 1))
     first = stream.latestOffset(start, ALL)
@@ -227,6 +231,7 @@ def test_a_queue_that_is_gone_is_waited_for_once_and_read_when_it_comes_back(
     assert (start, offsets_of(2, 0)) == (first, second)
     assert asked == 1
     assert caplog.text.count("T/broker-a/1: it is not there any more") == 1
+    assert "offsets of group G are not committed" not in caplog.text
     assert offsets_of(2, 1) == stream.latestOffset(second, ALL)
 
 
@@ -499,10 +504,15 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(
     waiting = stream.latestOffset(at_once, limit)
     now_ms += 1
     late = stream.latestOffset(at_once, limit)
+    fake_cluster.append("T", 0, 1)
+    again = stream.latestOffset(late, limit)
+    stream.prepareForTriggerAvailableNow()
+    last = stream.latestOffset(late, limit)
 
     assert limit == ReadMinRows(5)
     assert [start, offsets_of(4)] == [early, at_once]
     assert [offsets_of(4), offsets_of(5)] == [waiting, late]
+    assert [late, offsets_of(6)] == [again, last]
 
 
 def test_a_limit_in_bytes_is_about_kept(fake_cluster: FakeCluster) -> None:

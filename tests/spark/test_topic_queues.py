@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +12,20 @@ import pytest
 from sparrowmq.calling.effects import Now, Operation, Sleep
 from sparrowmq.errors import BrokerError, ConnectFailed
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.namespace import Namespace
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.signatures import Credentials
+from sparrowmq.spark import topic_queues
 from sparrowmq.spark.bounds import QueueBounds
-from sparrowmq.spark.topic_queues import RETRY_PAUSE_MS_MAX, Cluster, persist
+from sparrowmq.spark.options import parse_options
+from sparrowmq.spark.topic_queues import (
+    CLUSTERS_MAX,
+    RETRY_PAUSE_MS_MAX,
+    Cluster,
+    connect,
+    disconnect,
+    persist,
+)
 
 if TYPE_CHECKING:
     from .conftest import FakeCluster
@@ -49,6 +61,41 @@ def test_a_thousand_queues_take_a_request_for_each_topic_of_a_broker(
         RequestCode.GET_ROUTEINFO_BY_TOPIC: 20,
         RequestCode.GET_TOPIC_STATS_INFO: 20,
     }
+
+
+def test_a_queue_whose_messages_are_all_gone_is_empty(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 3)
+    fake_cluster.topics["T"]["broker-a", 0].min_offset = 5
+
+    assert list(plan(cluster, "T").values()) == [QueueBounds(3, 3)]
+
+
+def test_a_process_keeps_connections_to_few_clusters_and_to_each_account_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = parse_options({"nameServer": "127.0.0.1:1", "topic": "T"}, scope="batch")
+    account = Credentials(access_key="me", secret_key="hush")
+    others = [
+        replace(options, credentials=account),
+        replace(options, namespace=Namespace("n")),
+        replace(options, name_servers=("127.0.0.1:2",)),
+    ]
+    try:
+        found = [connect(each) for each in (options, *others)]
+
+        assert len({*map(id, found)}) == len(found)
+        assert [connect(each) for each in (options, *others)] == found
+        with monkeypatch.context() as child:
+            child.setattr("os.getpid", lambda: -1)
+            assert connect(options) not in found
+        for number in range(CLUSTERS_MAX):
+            connect(replace(options, request_timeout_ms=1 + number))
+            assert len(topic_queues._CLUSTERS) <= CLUSTERS_MAX
+    finally:
+        disconnect()
 
 
 def test_queues_that_the_table_leaves_out_are_asked_for_one_by_one(

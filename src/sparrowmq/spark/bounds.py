@@ -184,7 +184,7 @@ def choose_end(
     begins_anew = {loss.queue for loss in refilled}
     ranges: list[QueueRange] = []
     for queue in sorted(bounds):
-        if frozen is not None and queue not in frozen and queue not in start:
+        if frozen is not None and queue not in frozen:
             continue
         found = bounds[queue]
         if queue in begins_anew:
@@ -192,7 +192,7 @@ def choose_end(
             continue
         end = found.max_offset
         if frozen is not None:
-            end = min(end, frozen.get(queue, start.get(queue, 0)))
+            end = min(end, frozen[queue])
         begin = start.get(queue)
         if begin is None:
             begin = found.min_offset

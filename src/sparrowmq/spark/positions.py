@@ -185,12 +185,12 @@ def sample_sizes(
     """Return the approximate size of a message of each queue: the mean of the next few.
 
     Args:
-        offsets: the offsets to sample at; a queue without a message there is left out.
+        offsets: the offsets to sample at; 0 is the size of a queue without a message there.
     """
     queues = sorted(offsets)
     asked = [_sample_size(cluster, queue, offsets[queue]) for queue in queues]
     sizes = yield from gather(asked, name="sizes")
-    return {queue: size for queue, size in zip(queues, sizes, strict=True) if size > 0}
+    return dict(zip(queues, sizes, strict=True))
 
 
 def _sample_size(cluster: Cluster, queue: MessageQueue, offset: int) -> Operation[int]:

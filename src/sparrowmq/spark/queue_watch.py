@@ -64,7 +64,7 @@ class QueueWatch:
             )
         )
         self._given_up = frozenset(known) - found.queues
-        self._is_after_pause |= now_ms - self._found_ms >= REFILL_MS_MIN or self.found is None
+        self._is_after_pause |= now_ms - self._found_ms >= REFILL_MS_MIN
         self.found, self._found_ms = found, clock.monotonic_ms()
         return found
 
