@@ -297,10 +297,9 @@ def test_tasks_of_a_queue_that_is_consumed_anew_wait_for_acknowledgement(
         assert simple.get(timeout=20).payload == "x"
     with connection.SimpleQueue(queue, channel=channel) as simple:
         simple.put("y")
-        for _ in range(2):
-            message = simple.get(timeout=20)
-            assert message.payload == "y"
-            message.requeue()
+        simple.get(timeout=20).requeue()
+        assert simple.get(timeout=20).payload == "y"
+        channel.basic_recover(requeue=True)
     got: list[Any] = []
 
     def ask() -> bool:
@@ -314,18 +313,35 @@ def test_tasks_of_a_queue_that_is_consumed_anew_wait_for_acknowledgement(
     got[0].ack()
 
 
-def test_task_that_comes_while_its_queue_is_cancelled_is_given_back(
-    monkeypatch: pytest.MonkeyPatch,
+def test_queue_that_was_deleted_can_be_declared_again(
+    connection: Connection, cluster: InProcessCluster, queue: str
+) -> None:
+    channel = connection.default_channel
+    for change in (channel.queue_declare, channel.queue_delete, channel.queue_declare):
+        change(queue)
+
+    with Admin(name_server=cluster.name_server) as admin:
+        assert len(admin.route(transport.topic_of(queue)).publish_queues) == 8
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_task_of_a_queue_that_is_cancelled_or_closed_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     monkeypatch.setattr(transport, "PushConsumer", Mock())
     tasks = transport.QueueTasks("T", {}, Mock())
     body = dumps({"headers": {}, "properties": {"delivery_info": {}}}).encode()
     came = message(0, body=body)
     context = ConsumeContext(came.queue, messages=(came,))
-    tasks.pause()
-
     call = threading.Thread(target=tasks._listen, args=([came], context), daemon=True)
-    call.start()
+    if begun:
+        call.start()
+        wait_until("the task waits", lambda: not tasks._waiting.empty())
+        tasks.take()
+        tasks.close()
+    else:
+        tasks.pause()
+        call.start()
     call.join(20)
 
     assert not call.is_alive()

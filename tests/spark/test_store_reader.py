@@ -25,6 +25,7 @@ from sparrowmq.spark.pushed_filters import FilteringReader
 from sparrowmq.spark.store_files import TOPICS_PATH, StoreFiles
 from sparrowmq.spark.store_reader import StoreReader
 from sparrowmq.store.config import FlushMode, StoreConfig
+from sparrowmq.store.consume_queue import ENTRY, FILLER_SIZE
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.testing import EmbeddedCluster
@@ -217,6 +218,27 @@ def test_what_retention_removed_is_left_out(small_store: Path) -> None:
     assert "offset 0 was to be read, but the queue begins at" in str(caught.value)
 
 
+def test_fillers_before_a_queues_first_message_are_no_messages(small_store: Path) -> None:
+    entry = StoreFiles(str(small_store)).queue("T", 1).entry(0)
+    queue = small_store / "consumequeue/F/0" / f"{0:020d}"
+    queue.parent.mkdir(parents=True)
+    queue.write_bytes(ENTRY.pack(0, FILLER_SIZE, 0) * 2 + ENTRY.pack(*entry))
+
+    assert StoreFiles(str(small_store)).queue("F", 0).bounds == (2, 3, None)
+
+
+def test_a_topic_that_may_not_be_read_has_no_queues(small_store: Path) -> None:
+    (small_store / TOPICS_PATH).parent.mkdir(exist_ok=True)
+    topics = {
+        name: {"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": perm}
+        for name, perm in (("T", 4), ("U", 2))
+    }
+    (small_store / TOPICS_PATH).write_text(json.dumps({"topicConfigTable": topics}))
+    files = StoreFiles(str(small_store))
+
+    assert [range(2), range(0)] == [files.queue_ids(name) for name in topics]
+
+
 def test_a_killed_broker_leaves_a_store_that_can_be_read(cluster: EmbeddedCluster) -> None:
     expected = live(cluster, topic="orders")
     cluster.kill()
@@ -227,13 +249,14 @@ def test_a_killed_broker_leaves_a_store_that_can_be_read(cluster: EmbeddedCluste
     assert found == expected
 
 
-@pytest.mark.parametrize("damage", ["entry", "log"])
+@pytest.mark.parametrize("damage", ["entry", "size", "queue id", "queue offset", "position"])
 def test_damage_is_an_error_and_never_silently_short(small_store: Path, damage: str) -> None:
     entry = StoreFiles(str(small_store)).queue("T", 1).entry(5)
     if damage == "entry":
         path, at = small_store / "consumequeue/T/1" / f"{0:020d}", 5 * 20 + 7
     else:
-        path, at = small_store / "commitlog" / f"{0:020d}", entry.position + 27
+        last_byte = {"size": 3, "queue id": 15, "queue offset": 27, "position": 35}[damage]
+        path, at = small_store / "commitlog" / f"{0:020d}", entry.position + last_byte
     with path.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)

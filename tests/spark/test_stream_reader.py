@@ -530,6 +530,29 @@ def test_a_limit_in_bytes_is_about_kept(fake_cluster: FakeCluster) -> None:
     assert all(0 < count < 50 for count in counts)
 
 
+def test_a_limit_in_bytes_is_kept_behind_what_retention_took(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 100, size=1_000)
+    queue = fake_cluster.topics["T"]["broker-a", 0]
+    queue.min_offset = 20
+    stream = make_stream(fake_cluster, maxBytesPerTrigger="20000", failOnDataLoss="false")
+
+    end = stream.latestOffset(offsets_of(0), stream.getDefaultReadLimit())
+
+    assert offsets_of(20 + -(-20_000 // len(queue.records[0]))) == end
+
+
+def test_a_time_is_found_behind_messages_that_are_gone(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 10)
+    # The broker's guess is 0; behind it the messages 0 to 2 are missing.
+    fake_cluster.step_ms = 1_000
+    fake_cluster.answers = [(ResponseCode.PULL_RETRY_IMMEDIATELY, 3)]
+    stream = make_stream(fake_cluster, startingOffsets="", startingTimestamp=str(BORN_MS + 6))
+
+    assert offsets_of(5) == stream.initialOffset()
+
+
 @pytest.mark.parametrize(("rows", "is_in_bytes"), [("9", False), ("90", True)])
 def test_of_a_limit_in_rows_and_one_in_bytes_both_hold(
     fake_cluster: FakeCluster, rows: str, is_in_bytes: bool

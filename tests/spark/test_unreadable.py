@@ -221,7 +221,9 @@ def test_a_group_by_message_gets_dead_letters_and_goes_on_popping(
 
 
 @pytest.mark.slow
-def test_files_are_read_by_the_same_policy(cluster: EmbeddedCluster) -> None:
+def test_files_are_read_by_the_same_policy(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     # A broker that runs writes the queues' last entries now and then; one that stops does.
     cluster.restart()
     store = cluster.log_path.parent / "store"
@@ -237,6 +239,7 @@ def test_files_are_read_by_the_same_policy(cluster: EmbeddedCluster) -> None:
         ]
 
     assert rows(unreadablePolicy="skip") == [(0, b"0"), (2, b"2")]
+    assert "1 messages of queue T/broker-a/0 were skipped for unreadablePolicy" in caplog.text
     with pytest.raises(RocketMQError, match="message POISON at offset 1 of queue T/broker-a/0"):
         rows()
 

@@ -167,3 +167,15 @@ def test_many_rows_that_differ_in_few_bits_have_hashes_of_their_own() -> None:
     # Digits are compared one by one, for rows that shared one of four would be seen as well.
     for digit in range(4):
         assert len(rows) == len({each[8 * digit : 8 * digit + 8] for each in hashes})
+
+
+def test_ids_differ_by_where_a_row_goes() -> None:
+    row = {"body": "a", "topic": "T", "brokerName": "b", "queueId": 0, "delayTimeLevel": 0}
+    others = {"topic": "U", "brokerName": "c", "queueId": 1, "delayTimeLevel": 1}
+    ids = set()
+    for name in ("body", *others):
+        changed = pa.RecordBatch.from_pylist([{**row, name: others.get(name, "a")}])
+        encoded = encode_rows(changed, pa.array(["id"]), write_ids=WriteIds("q/1/0"))
+        ids.add(parse_properties(encoded.properties[0].as_py().decode())["WRITE_ID"])
+
+    assert len(ids) == 1 + len(others)

@@ -12,14 +12,18 @@ import pytest
 pytest.importorskip("pyspark")
 
 from batches import decode_batch
-from sparrowmq import Admin, MessageQueue
+from sparrowmq import Admin, Message, MessageQueue
+from sparrowmq.calling.effects import Operation, sleep
+from sparrowmq.client.publisher import Publisher
 from sparrowmq.errors import (
     ConfigError,
+    ConnectFailed,
     SendFailed,
     SparrowError,
     TopicRouteNotFound,
     UsageError,
 )
+from sparrowmq.model import SendResult, SendStatus
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.spark import writer
 from sparrowmq.spark.batch_reader import RocketMQReader
@@ -88,7 +92,7 @@ def test_every_column_arrives(cluster: EmbeddedCluster) -> None:
         tags=["t", None, ""],
         keys=pa.array([["k1", "k2"], [], None], pa.list_(pa.string())),
         properties=[[("p", "é"), ("q", "")], None, [("p", "1")]],
-        flag=[7, None, 0],
+        flag=[7, None, -9],
     )
 
     assert write(cluster, rows, topic="every", exactlyOnce="true") == 3
@@ -102,6 +106,7 @@ def test_every_column_arrives(cluster: EmbeddedCluster) -> None:
     assert dict(out[0]["properties"])["p"] == "é"
     assert out[0]["msgId"] != out[1]["msgId"]
     assert (other["body"], dict(other["properties"])["p"]) == (b"c" * 600_000, "1")
+    assert other["flag"] == -9
     ids = [dict(row["properties"])["WRITE_ID"] for row in (*out, other)]
     assert len(set(ids)) == 3
     assert {(each[:5], each.rpartition("/")[2]) for each in ids} == {("job/0", "0")}
@@ -148,15 +153,71 @@ def test_rows_go_to_the_queue_they_name(cluster: EmbeddedCluster) -> None:
     ] == found
 
 
+def test_requests_to_one_queue_follow_one_another_and_few_are_under_way(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[MessageQueue] = []
+    counts: list[tuple[int, int]] = []
+
+    def send(publisher: object, message: Message, *, queue: MessageQueue) -> Operation[SendResult]:
+        under_way.append(queue)
+        counts.append((len(under_way), under_way.count(queue)))
+        yield from sleep(1)
+        under_way.remove(queue)
+        return SendResult(SendStatus.SEND_OK, "id", "", queue, 0)
+
+    monkeypatch.setattr(writer, "send", send)
+    # Each row is a request.
+    monkeypatch.setattr(writer, "REQUEST_BYTES_MAX", 1)
+    numbers = [0, 0, 1, 1, 0, 2, 2, 1]
+    named = {"brokerName": ["broker-a"] * 8, "queueId": numbers}
+
+    assert write(cluster, rows_of(body=[b"x"] * 8, **named), topic="out", maxInFlight="2") == 8
+
+    assert [max(each) for each in zip(*counts, strict=True)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "status", [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT]
+)
+def test_a_message_that_may_be_lost_fails_the_write_and_ends_its_other_requests(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, status: SendStatus
+) -> None:
+    ended: list[bytes] = []
+
+    def send(publisher: object, message: Message, *, queue: None) -> Operation[SendResult]:
+        try:
+            yield from sleep(0 if message.body == b"0" else 60_000)
+        finally:
+            ended.append(message.body)
+        return SendResult(status, "id", "", MessageQueue("out", "broker-a", 0), 0)
+
+    monkeypatch.setattr(writer, "send", send)
+    monkeypatch.setattr(writer, "REQUEST_BYTES_MAX", 1)
+
+    with pytest.raises(SendFailed, match=f"says {status.value}: it may be lost"):
+        write(cluster, rows_of(body=[b"0", b"1", b"2"]), topic="out")
+
+    assert ended == [b"0", b"1", b"2"]
+
+
+def test_dead_letters_are_sent_alone(cluster: EmbeddedCluster) -> None:
+    assert write(cluster, rows_of(body=[b"a", b"b"]), topic="%DLQ%G", createTopic="true") == 2
+
+    assert sorted(row["body"] for row in read(cluster, "%DLQ%G")) == [b"a", b"b"]
+
+
 def test_delayed_rows_wait(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("later", queues=1)
     rows = rows_of(body=[b"now", b"later"], delayTimeLevel=[None, 18], keys=["a b", "c"])
+    rows = rows.append_column("shardingKey", pa.array([None, "s"]))
 
     write(cluster, rows, topic="later")
 
     assert [(row["body"], row["keys"]) for row in read(cluster, "later")] == [(b"now", "a b")]
     (waiting,) = read(cluster, "SCHEDULE_TOPIC_XXXX")
     assert (waiting["body"], waiting["keys"]) == (b"later", "c")
+    assert dict(waiting["properties"])["__SHARDINGKEY"] == "s"
 
 
 @pytest.mark.parametrize(
@@ -214,6 +275,40 @@ def test_rows_are_on_their_way_while_the_next_are_waited_for(cluster: EmbeddedCl
 
     assert writer.write_rows(connect(options), options, batches()) == 5
     assert arrived == [3]
+
+
+def test_short_rows_are_no_more_in_a_request_than_brokers_take(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    send = writer.send_encoded_batch
+
+    def count(publisher: Publisher, topic: str, body: bytes, **given: Any) -> Any:
+        counts.append(len(decode_batch(body)))
+        return send(publisher, topic, body, **given)
+
+    monkeypatch.setattr(writer, "send_encoded_batch", count)
+
+    write(cluster, rows_of(body=[b"x"] * 1_100), topic="out")
+
+    assert counts == [512, 512, 76]
+
+
+def test_a_broker_that_restarts_as_a_task_begins_is_waited_for(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [ConnectFailed("no name server answers", address="127.0.0.1:1")]
+    look = writer.see_to_topic
+
+    def see_to_topic(*args: Any, **given: Any) -> Operation[None]:
+        if failures:
+            raise failures.pop()
+        yield from look(*args, **given)
+
+    monkeypatch.setattr(writer, "see_to_topic", see_to_topic)
+
+    assert write(cluster, rows_of(body=[b"x"]), topic="out") == 1
+    assert not failures
 
 
 def test_a_topic_is_created_only_if_asked_for(cluster: EmbeddedCluster) -> None:
