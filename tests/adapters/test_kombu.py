@@ -19,7 +19,7 @@ import pytest
 from celery import Celery
 from kombu import pools
 from kombu.connection import Connection
-from kombu.entity import Queue
+from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError, OperationalError
 from kombu.utils.json import dumps
 
@@ -316,9 +316,9 @@ def test_tasks_of_a_queue_that_is_consumed_anew_wait_for_acknowledgement(
 def test_queue_that_was_deleted_can_be_declared_again(
     connection: Connection, cluster: InProcessCluster, queue: str
 ) -> None:
-    channel = connection.default_channel
-    for change in (channel.queue_declare, channel.queue_delete, channel.queue_declare):
-        change(queue)
+    declared = Queue(queue, Exchange(queue), channel=connection.default_channel)
+    for change in (declared.declare, declared.delete, declared.declare):
+        change()
 
     with Admin(name_server=cluster.name_server) as admin:
         assert len(admin.route(transport.topic_of(queue)).publish_queues) == 8

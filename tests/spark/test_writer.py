@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 from batches import decode_batch
 from sparrowmq import Admin, Message, MessageQueue
 from sparrowmq.calling.effects import Operation, sleep
+from sparrowmq.client.operations.send import send_encoded_batch
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.errors import (
     ConfigError,
@@ -177,9 +178,7 @@ def test_requests_to_one_queue_follow_one_another_and_few_are_under_way(
     assert [max(each) for each in zip(*counts, strict=True)] == [2, 1]
 
 
-@pytest.mark.parametrize(
-    "status", [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT]
-)
+@pytest.mark.parametrize("status", [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT])
 def test_a_message_that_may_be_lost_fails_the_write_and_ends_its_other_requests(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, status: SendStatus
 ) -> None:
@@ -281,11 +280,10 @@ def test_short_rows_are_no_more_in_a_request_than_brokers_take(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
-    send = writer.send_encoded_batch
 
     def count(publisher: Publisher, topic: str, body: bytes, **given: Any) -> Any:
         counts.append(len(decode_batch(body)))
-        return send(publisher, topic, body, **given)
+        return send_encoded_batch(publisher, topic, body, **given)
 
     monkeypatch.setattr(writer, "send_encoded_batch", count)
 

@@ -183,8 +183,9 @@ def _end_java(error: BaseException) -> None:
     PySpark removes the directory that this Java writes its port to, and leaves it running.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        java: Popen[bytes] | None = frame.f_locals.get("proc")
-        if frame.f_code.co_name == "launch_gateway" and java is not None:
+        # In `launch_gateway`, or still in Popen itself.
+        java = frame.f_locals.get("proc" if frame.f_code.co_name == "launch_gateway" else "self")
+        if isinstance(java, Popen) and java.pid is not None:
             java.kill()
             java.wait()
 
