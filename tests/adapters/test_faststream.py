@@ -128,7 +128,7 @@ async def test_what_becomes_of_a_message_is_what_its_handler_decides(
         while await asyncio.to_thread(dead_letters) != dead:
             await asyncio.sleep(0.01)
     await asyncio.to_thread(cluster.wait_until_consumed, f"GID_{topic}", topic)
-    (subscriber,) = broker.subscribers
+    subscriber: Any = broker.subscribers[0]
     assert not subscriber._listening
     await broker.stop()
     assert subscriber._closing.done()

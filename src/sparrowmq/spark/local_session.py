@@ -183,9 +183,9 @@ def _end_java(error: BaseException) -> None:
     PySpark removes the directory that this Java writes its port to, and leaves it running.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        # In `launch_gateway`, or still in Popen itself.
+        # In `launch_gateway`, or still in Popen itself, which may have no process yet.
         java = frame.f_locals.get("proc" if frame.f_code.co_name == "launch_gateway" else "self")
-        if isinstance(java, Popen) and java.pid is not None:
+        if isinstance(java, Popen) and java.pid:
             java.kill()
             java.wait()
 
