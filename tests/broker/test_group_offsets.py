@@ -165,10 +165,11 @@ def test_answers_of_members_are_read_up_to_a_bound(
     for name in ("a", "b"):
         join(stored, name)
     _, questions, _ = ask_status(stored)
-    for push in questions:
-        replies = stored.handle(push.connection, response_to(push.command, body=body))
+    answers = [
+        stored.handle(push.connection, response_to(push.command, body=body)) for push in questions
+    ]
 
-    (reply,) = replies
+    (reply,) = answers[-1]
     assert len(decode_body(GetConsumerStatusBody, reply.command.body).consumer_table) == 1
 
 

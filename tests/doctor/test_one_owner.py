@@ -337,7 +337,7 @@ async def test_lab_draws_the_time_without_owner_that_a_drill_measured(
     spans = list_spans(holdings, queues(), since_ms=since_ms - LEAD_MS, until_ms=until_ms)
     seen = views[-1][1].snapshot
     lab = Lab(cast(Any, None))
-    lab.drill = Drill(kind=DrillKind.JOIN, begun_ms=0)
+    lab.drill = Drill(kind=DrillKind.JOIN)
     lab.drill.result = Report(
         kind=DrillKind.JOIN,
         phases=(Phase("a member joins", measured),),

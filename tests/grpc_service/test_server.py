@@ -362,7 +362,8 @@ def test_a_message_with_a_control_character_is_refused_with_all_of_its_request(
     caller: GrpcCaller, topic: str
 ) -> None:
     def made(**system: Any) -> Any:
-        properties = SystemProperties(**{"message_id": "id"} | system)
+        fields: dict[str, Any] = {"message_id": "id"} | system
+        properties = SystemProperties(**fields)
         resource = Resource(name=topic)
         return messages.Message(topic=resource, body=b"x", system_properties=properties)
 
