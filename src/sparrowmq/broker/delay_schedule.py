@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparrowmq.broker.delivered_before import DeliveredBefore
+from sparrowmq.broker.moved_messages import put_moved
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from sparrowmq.model.names import SCHEDULE_TOPIC
@@ -121,14 +122,11 @@ class DelaySchedule:
                 record is not None and before is not None and before.has(record, due_ms=due_ms)
             )
             if record is not None and not was_put and has_topic(record.topic):
-                status = store.put(record, timestamp_ms=timestamp_ms).status
+                waited_at = SCHEDULE_TOPIC, queue_id, offset
+                status = put_moved(store, record, waited_at=waited_at, timestamp_ms=timestamp_ms)
                 if status is PutStatus.SERVICE_NOT_AVAILABLE:
                     break
-                if status is PutStatus.PUT_OK:
-                    count += 1
-                else:
-                    # With its real topic, whose name is longer, it fits into no file of the log.
-                    store.note_damaged(SCHEDULE_TOPIC, queue_id, offset)
+                count += status is PutStatus.PUT_OK
             offset += 1
             known_ms = latest_ms
             self._offsets[level] = offset

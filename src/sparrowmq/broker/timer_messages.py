@@ -35,6 +35,7 @@ from msgspec.structs import replace
 
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.delivered_before import DeliveredBefore
+from sparrowmq.broker.moved_messages import put_moved
 from sparrowmq.model.message import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -247,13 +248,9 @@ class TimerMessages:
         record.topic, record.queue_id = topic, queue_id
         if self._was_delivered(record, properties):
             return False
-        status = self._store.put(record, timestamp_ms=timestamp_ms).status
-        if status is PutStatus.SERVICE_NOT_AVAILABLE:
-            return None
-        if status is not PutStatus.PUT_OK:
-            # With its real topic, whose name is longer, it fits into no file of the log.
-            self._store.note_damaged(TIMER_TOPIC, 0, offset)
-        return status is PutStatus.PUT_OK
+        waited_at = TIMER_TOPIC, 0, offset
+        status = put_moved(self._store, record, waited_at=waited_at, timestamp_ms=timestamp_ms)
+        return None if status is PutStatus.SERVICE_NOT_AVAILABLE else status is PutStatus.PUT_OK
 
     def _was_delivered(self, record: Record, properties: Mapping[str, str]) -> bool:
         """Return whether a message, with its real place, was delivered before the start."""

@@ -43,6 +43,7 @@ from msgspec.structs import replace
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.consumer_offsets import ConsumerOffsets
 from sparrowmq.broker.flush_gate import FlushGate
+from sparrowmq.broker.moved_messages import put_moved
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model.message import (
     PROPERTY_CHECK_IMMUNITY_TIME,
@@ -287,14 +288,11 @@ class TransactionChecks:
     def _put_away(self, current: _Round, record: Record, first: int, timestamp_ms: int) -> bool:
         """Put a half message into TRANS_CHECK_MAX_TIME_TOPIC; return whether the store could."""
         record.topic = TRANS_CHECK_MAX_TIME_TOPIC
-        result = self._store.put(record, timestamp_ms=timestamp_ms)
-        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+        waited_at = TRANS_HALF_TOPIC, 0, current.half_offset
+        status = put_moved(self._store, record, waited_at=waited_at, timestamp_ms=timestamp_ms)
+        if status is PutStatus.SERVICE_NOT_AVAILABLE:
             return False
-        if result.status is PutStatus.PUT_OK:
-            current.put_away += 1
-        else:
-            # With the topic's longer name it fits into no file of the log.
-            self._store.note_damaged(TRANS_HALF_TOPIC, 0, current.half_offset)
+        current.put_away += status is PutStatus.PUT_OK
         self._note_again(first, current.half_end)
         return True
 

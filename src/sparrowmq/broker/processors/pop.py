@@ -764,7 +764,7 @@ def _put_dead_letter(
         return True
     record.reconsume_times += queue.flights[offset].next_times
     status = put_dead_letter(state, record, key.group, timestamp_ms=timestamp_ms).status
-    if status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
+    if status is PutStatus.MESSAGE_ILLEGAL:
         # With the topic's longer name it fits into no file of the log.
         state.store.note_damaged(key.topic, key.queue_id, offset)
     return status is not PutStatus.SERVICE_NOT_AVAILABLE

@@ -104,10 +104,10 @@ def put_dead_letter(
     record.store_host = state.store_host
     own, record.properties = record.properties, encode_properties(properties)
     result = state.store.put(record, timestamp_ms=timestamp_ms)
-    if result.status in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
-        return result
-    record.properties = own
-    return state.store.put(record, timestamp_ms=timestamp_ms)
+    if result.status is PutStatus.MESSAGE_ILLEGAL:
+        record.properties = own
+        result = state.store.put(record, timestamp_ms=timestamp_ms)
+    return result
 
 
 def _with_origin(record: Record) -> dict[str, str]:
