@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from play import make_idle_subscriber
 from sparrowmq import (
     Admin,
     AsyncProducer,
@@ -28,10 +29,8 @@ from sparrowmq import (
     PushConsumer,
 )
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX
-from sparrowmq.client.assembly import make_subscriber
 from sparrowmq.client.listener_calls import Returned
 from sparrowmq.client.operations import deliver
-from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.membership.in_order import OrderlyOutcome
@@ -327,14 +326,7 @@ def test_only_dead_letters_of_the_group_are_sent_again(
 def settle(context: Any, value: Any = None) -> tuple[list[Any], Any]:
     """Settle a call of three messages; return what was reported, and the decision on them."""
     reported: list[Any] = []
-    subscriber = make_subscriber(
-        "G",
-        name_server="ns:1",
-        listener=lambda messages, context: None,
-        callbacks=RebalanceCallbacks(),
-        is_async=False,
-        orderly=isinstance(context, ConsumeOrderlyContext),
-    )
+    subscriber = make_idle_subscriber(orderly=isinstance(context, ConsumeOrderlyContext))
     subscriber.report = reported.append
     messages = tuple(MessageExt("T", b"x", {}, "a", 0, offset, 0) for offset in range(3))
     delivery = Deliver(QUEUE, 1, 1, (messages,))

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from play import make_idle_subscriber
 from sparrowmq import Message, PollConsumer, Producer, PushConsumer
-from sparrowmq.client.assembly import make_subscriber
 from sparrowmq.client.operations import pull_loop
-from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -87,13 +86,7 @@ def test_queues_have_their_turns_one_after_another(cluster: EmbeddedCluster, gro
 
 @pytest.mark.parametrize(("count", "next_ms"), [(0, 1_000), (1, 1_020), (5, 1_100)])
 def test_pull_that_finds_nothing_gives_its_turn_back(count: int, next_ms: int) -> None:
-    subscriber = make_subscriber(
-        "G",
-        name_server="ns:1",
-        listener=lambda messages, context: None,
-        callbacks=RebalanceCallbacks(),
-        is_async=False,
-    )
+    subscriber = make_idle_subscriber()
     subscriber.next_pull_ms = 1_020.0
     pull_loop._count_pulled(subscriber, RATE, count, 1_000)
 

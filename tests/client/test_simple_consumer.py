@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hostile import record
-from play import Play
+from play import Play, make_idle_subscriber
 from sparrowmq import (
     AsyncSimpleConsumer,
     BrokerError,
@@ -25,12 +25,11 @@ from sparrowmq import (
 )
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Operation, sleep, spawn
-from sparrowmq.client.assembly import make_pop_source, make_subscriber, subscribe_pops
+from sparrowmq.client.assembly import make_pop_source, subscribe_pops
 from sparrowmq.client.operations import pop, pop_loop
 from sparrowmq.client.operations.deliver import Judged
 from sparrowmq.client.operations.pop import PopSource
 from sparrowmq.client.operations.routes import ROUTE_MS
-from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import ConnectFailed
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.model.message import (
@@ -379,13 +378,7 @@ def test_messages_of_a_broker_are_acknowledged_whatever_another_says(refusal: in
 
 
 def make_popping(source: PopSource, *, done: Sequence[MessageExt] = ()) -> pop_loop._Popping:
-    subscriber = make_subscriber(
-        "GID",
-        name_server="ns:1",
-        listener=lambda messages, context: None,
-        callbacks=RebalanceCallbacks(),
-        is_async=False,
-    )
+    subscriber = make_idle_subscriber("GID")
     return pop_loop._Popping(subscriber, source, done=list(done))
 
 

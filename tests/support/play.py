@@ -20,10 +20,12 @@ from sparrowmq.calling.effects import (
     Timestamp,
     Wait,
 )
+from sparrowmq.client.assembly import make_subscriber
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
+from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.message_id import UniqIdGenerator
 
@@ -39,6 +41,18 @@ def make_publisher(*, client_id: str = "c", drawn: int = 1, **settings: Any) -> 
         name_servers=NameServers(("ns:1",)),
         ids=UniqIdGenerator(bytes(4), 1, process_number=2),
         selector=QueueSelector(lambda: drawn),
+    )
+
+
+def make_idle_subscriber(group: str = "G", **settings: Any) -> Subscriber:
+    """Return a consumer with the name server ns:1, whose listener does nothing."""
+    return make_subscriber(
+        group,
+        name_server="ns:1",
+        listener=lambda messages, context: None,
+        callbacks=RebalanceCallbacks(),
+        is_async=False,
+        **settings,
     )
 
 

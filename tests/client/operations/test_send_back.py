@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sparrowmq.client.assembly import make_subscriber
+from play import make_idle_subscriber
 from sparrowmq.client.operations import member_loop
 from sparrowmq.client.operations.send_back import (
     AGAIN_BROKERS_MAX,
@@ -17,7 +17,6 @@ from sparrowmq.client.operations.send_back import (
     send_back,
 )
 from sparrowmq.client.route_cache import route_from
-from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import BrokerError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import PERM_WRITE, BrokerData, QueueData, TopicRouteAnswer
@@ -145,13 +144,7 @@ def test_message_sent_as_a_new_one_counts_its_attempt_before_it_is_a_dead_letter
         is_back = request.code == RequestCode.CONSUMER_SEND_MSG_BACK
         return response_to(request, ResponseCode.SYSTEM_ERROR if is_back else ResponseCode.SUCCESS)
 
-    subscriber = make_subscriber(
-        "G",
-        name_server="ns:1",
-        listener=lambda messages, context: None,
-        callbacks=RebalanceCallbacks(),
-        is_async=False,
-    )
+    subscriber = make_idle_subscriber()
     data = TopicRouteAnswer(
         broker_datas=[BrokerData(broker_name="b", broker_addrs={0: "b:1"})],
         queue_datas=[
