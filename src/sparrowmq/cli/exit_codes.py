@@ -1,17 +1,20 @@
 """The end of subcommands that look at a cluster or run a job: a line on stderr, an exit code.
 
-Tests: test_output.py.
+Tests: test_output.py, test_rebalance.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import typer
 
 from sparrowmq.cli.language import words
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
+
+T = TypeVar("T")
 
 EXIT_FOUND, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -34,3 +37,25 @@ def reporting_errors() -> Generator[None]:
         raise typer.Exit(EXIT_FAILED) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def keep_looking(look: Callable[[], T], pause: Callable[[], None]) -> Iterator[T]:
+    """Look again and again; once a look succeeded, a failed one is said, and does not end the loop.
+
+    Args:
+        pause: waits after a failed look.
+
+    Raises: the SparrowError of the first look.
+    """
+    has_seen = False
+    while True:
+        try:
+            seen = look()
+        except SparrowError as error:
+            if not has_seen:
+                raise
+            say(str(error))
+            pause()
+        else:
+            has_seen = True
+            yield seen

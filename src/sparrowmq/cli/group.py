@@ -22,7 +22,7 @@ from sparrowmq.cli.connecting import (
     naming_topic,
     on_cluster,
 )
-from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.exit_codes import keep_looking, say
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import (
     Json,
@@ -38,7 +38,7 @@ from sparrowmq.client.operations.overview import group_flows
 from sparrowmq.client.operations.reset import QueueReset, Target, apply_reset, plan_reset
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor.group_snapshot import GroupSnapshot, QueueProgress
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_group, retry_topic
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 from sparrowmq.words import count_of
@@ -423,17 +423,12 @@ def _look(cluster: CommandCluster, name: str) -> GroupSnapshot:
 def _watch(
     cluster: CommandCluster, name: str, topic: str | None, pause_ms: int
 ) -> Iterator[list[Json]]:
-    """Look repeatedly; once a look succeeded, a failed one does not end the loop."""
-    has_seen = False
-    while True:
-        try:
-            yield _lag_rows(_look(cluster, name), topic)
-            has_seen = True
-        except SparrowError as error:
-            if not has_seen:
-                raise
-            say(str(error))
+    def pause() -> None:
         cluster.run(sleep(max(pause_ms, WATCH_MS_MIN)))
+
+    for rows in keep_looking(lambda: _lag_rows(_look(cluster, name), topic), pause):
+        yield rows
+        pause()
 
 
 def _lag_rows(snapshot: GroupSnapshot, topic: str | None) -> list[Json]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +29,7 @@ from sparrowmq.cli.connecting import (
     complete_group,
     on_cluster,
 )
-from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
+from sparrowmq.cli.exit_codes import EXIT_FOUND, keep_looking, reporting_errors, say
 from sparrowmq.cli.language import words
 from sparrowmq.cli.option_sets import naming_options
 from sparrowmq.cli.output import make_console, print_json, print_on
@@ -52,7 +54,7 @@ from sparrowmq.doctor.workloads import (
     parse_workloads,
 )
 from sparrowmq.drills.kinds import DrillKind
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.model.spelling import TIME_HELP, parse_time
 from sparrowmq.strategies.registry import strategy_from
@@ -133,7 +135,8 @@ def watch(
     """Show the matrix repeatedly; with --json, print one object a line."""
     look = _looking(cluster, group, strategy)
     pause_ms = max(_ms(interval), 100)
-    views = _watch(look, pause_ms, count)
+    looks = keep_looking(lambda: examine(look(pause_ms)), partial(time.sleep, pause_ms / 1000))
+    views = islice(looks, count or None)
     console = make_console()
     if cluster.as_json:
         for view in views:
@@ -443,22 +446,6 @@ def _looking(cluster: CommandCluster, group: str, strategy: str | None) -> Look:
     return lambda interval_ms: cluster.run(
         take_snapshot(cluster.directory, group, interval_ms=interval_ms, strategy=strategy)
     )
-
-
-def _watch(look: Look, pause_ms: int, count: int) -> Iterator[GroupView]:
-    """Look repeatedly; once a look succeeded, a failed one does not end the loop."""
-    seen = 0
-    while not count or seen < count:
-        try:
-            view = examine(look(pause_ms))
-        except SparrowError as error:
-            if not seen:
-                raise
-            say(str(error))
-            time.sleep(pause_ms / 1000)
-            continue
-        seen += 1
-        yield view
 
 
 def _ms(seconds: float) -> int:
