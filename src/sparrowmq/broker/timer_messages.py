@@ -47,6 +47,7 @@ from sparrowmq.model.message import (
     PROPERTY_UNIQ_KEY,
 )
 from sparrowmq.model.names import TIMER_TOPIC
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import Record
 from sparrowmq.store.message_store import MessageStore
@@ -402,6 +403,4 @@ def _checked(name: str, text: str) -> int:
 
 
 def _number(text: str | None) -> int | None:
-    if text is None or len(text) > _DIGITS_MAX or not text.isascii() or not text.isdigit():
-        return None
-    return int(text)
+    return read_whole_number(text, _DIGITS_MAX)

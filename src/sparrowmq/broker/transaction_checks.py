@@ -55,6 +55,7 @@ from sparrowmq.model.names import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.protocol.properties import encode_properties, parse_properties
 from sparrowmq.protocol.record import Record, decode_record
 from sparrowmq.store.message_store import MessageStore
@@ -239,7 +240,7 @@ class TransactionChecks:
             at += record.size
             # 5.x brokers write the ends of several messages as one op: `12,13,`.
             for text in record.body.decode(errors="replace").split(","):
-                ended = _number(text)
+                ended = read_whole_number(text)
                 if ended is not None:
                     current.ended.setdefault(ended, op_offset)
         is_stuck = found.next_offset <= current.op_offset
@@ -253,7 +254,7 @@ class TransactionChecks:
         first = first_offset(half_offset, properties)
         if first in current.ended or half_offset < self._again.get(first, 0):
             return True
-        times = _number(properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)) or 0
+        times = read_whole_number(properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)) or 0
         # A copy has been here longer than its store time says; the producer's clock may be wrong.
         age_ms = timestamp_ms - record.store_timestamp_ms
         waited_ms = age_ms if first == half_offset else timestamp_ms - record.born_timestamp_ms
@@ -312,7 +313,7 @@ class TransactionChecks:
 
     def _immunity_ms(self, properties: dict[str, str]) -> int:
         """Return how old a message must be before its producer is asked."""
-        seconds = _number(properties.get(PROPERTY_CHECK_IMMUNITY_TIME))
+        seconds = read_whole_number(properties.get(PROPERTY_CHECK_IMMUNITY_TIME))
         if seconds is None:
             return self.config.transaction_timeout_ms
         return min(seconds * 1_000, IMMUNITY_MS_MAX)
@@ -343,11 +344,5 @@ class TransactionChecks:
 
 def first_offset(half_offset: int, properties: Mapping[str, str]) -> int:
     """Return the first offset of a half message, which its later copies name."""
-    first = _number(properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET))
+    first = read_whole_number(properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET))
     return half_offset if first is None else first
-
-
-def _number(text: str | None) -> int | None:
-    if text is None or len(text) > 18 or not text.isascii() or not text.isdigit():
-        return None
-    return int(text)

@@ -18,6 +18,7 @@ from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.web import Site, View, Visit, group_href
 from sparrowmq.errors import BrokerError, UsageError
 from sparrowmq.model.names import check_group, check_new_topic, check_topic
+from sparrowmq.model.whole_number import read_whole_number
 
 Values: TypeAlias = Mapping[str, str]
 
@@ -123,9 +124,10 @@ def _number(values: Values, name: str) -> int | None:
     text = values[name]
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+    number = read_whole_number(text, 9)
+    if number is None:
         raise UsageError(f"{name} is {text!r}; write a number")
-    return int(text)
+    return number
 
 
 def _run(site: Site, operation: Callable[[], Operation[Any]]) -> Callable[[], Awaitable[object]]:

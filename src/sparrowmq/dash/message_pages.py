@@ -6,7 +6,6 @@ Tests: test_cluster_pages.py.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -35,6 +34,7 @@ from sparrowmq.model import MessageExt
 from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import check_group, check_topic, dlq_topic
 from sparrowmq.model.spelling import parse_queue, parse_time
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
 
 # The messages of one page.
@@ -48,7 +48,6 @@ _GROUPS_ASKED_MAX = 32
 # The characters shown of a key or property. A message's own page links to the whole body.
 _LINE_LENGTH = 120
 _HEX_WIDTH = 16
-_DONE = re.compile("[0-9]{1,9}")
 # The characters of JSON on lines.
 _JSON_LENGTH_MAX = 4 * BODY_BYTES_MAX
 _JSON = json.JSONEncoder(ensure_ascii=False, indent=2)
@@ -94,6 +93,13 @@ async def _search(watcher: Watcher, topic: str, wanted: str) -> list[MessageExt]
     return found[::-1]
 
 
+def _read_offset(text: str) -> int:
+    offset = read_whole_number(text)
+    if offset is None:
+        raise UsageError(f"{text!r} is not an offset; write a number from 0")
+    return offset
+
+
 async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
     query = visit.query
     queues = [parse_queue(query["queue"])] if query.get("queue") else []
@@ -102,8 +108,6 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
     if offset:
         if not queues:
             raise UsageError("an offset is one of a queue: name the queue, such as broker-a:3")
-        if not (offset.isascii() and offset.isdigit() and len(offset) <= 18):
-            raise UsageError(f"{offset!r} is not an offset; write a number from 0")
         return await read_messages(
             watcher,
             topic,
@@ -111,7 +115,7 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
             queues,
             tags=tags,
             text=text,
-            offset=int(offset),
+            offset=_read_offset(offset),
         )
     if since:
         since_ms = parse_time(since, now_timestamp_ms=timestamp_ms())
@@ -434,10 +438,8 @@ async def find_message(watcher: Watcher, place: Mapping[str, str]) -> MessageExt
     )
     check_topic(topic)
     queue = parse_queue(f"{broker_name}:{number}")
-    if not (at.isascii() and at.isdigit() and len(at) <= 18):
-        raise UsageError(f"{at!r} is not an offset; write a number from 0")
     read = await read_messages(
-        watcher, topic, Start(is_earliest=True), [queue], offset=int(at), count=1
+        watcher, topic, Start(is_earliest=True), [queue], offset=_read_offset(at), count=1
     )
     for message in read.messages:
         if message.queue_offset == int(at):
@@ -495,7 +497,7 @@ async def _show_letters(site: Site, visit: Visit, group: str) -> View:
             "has_letters": bool(letters),
             "text": text,
             "resend_href": f"/dead-letters/resend?{urlencode({'group': group, 'text': text})}",
-            "done": int(done) if _DONE.fullmatch(done := visit.query.get("done", "")) else 0,
+            "done": read_whole_number(visit.query.get("done"), 9) or 0,
         },
     )
 

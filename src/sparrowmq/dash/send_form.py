@@ -26,6 +26,7 @@ from sparrowmq.errors import UsageError
 from sparrowmq.model import Message, MessageExt
 from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group, check_topic
+from sparrowmq.model.whole_number import read_whole_number
 
 # A longer body, or one that is not a text, is sent as it is.
 EDITED_BYTES_MAX = 16_384
@@ -163,15 +164,15 @@ async def _letters(site: Site, visit: Visit) -> list[FormField]:
 
 async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
     group, directory, run = values["group"], site.watcher.directory, site.watcher.driver.run
-    until_ms = values["until_ms"]
-    if not (until_ms.isascii() and until_ms.isdigit() and len(until_ms) <= 15):
+    until_ms = read_whole_number(values["until_ms"], 15)
+    if until_ms is None:
         raise UsageError("the form is not whole; load the page again")
     has_text = text_filter(values["text"])
     resends = await run(find_resends(directory, group))
     letters = [
         letter
         for letter in await run(read_dead_letters(directory, group, count_max=SEARCHED_MAX))
-        if letter.store_timestamp_ms <= int(until_ms)
+        if letter.store_timestamp_ms <= until_ms
         and has_text(letter)
         and (values["again"] == "yes" or place_of(letter) not in resends)
     ]

@@ -36,6 +36,7 @@ from sparrowmq.model.message import (
     PROPERTY_UNIQ_KEY,
     RESERVED_PROPERTIES,
 )
+from sparrowmq.model.whole_number import read_whole_number
 
 # MessageConst.java of 5.x.
 PROPERTY_BORN_TIMESTAMP = "BORN_TIMESTAMP"
@@ -164,10 +165,8 @@ def _number(text: str | None, highest: int) -> int | None:
 
     Clients of the remoting protocol write into a property whatever they want.
     """
-    if not text or len(text) > len(str(highest)) or not (text.isascii() and text.isdigit()):
-        return None
-    number = int(text)
-    return number if number <= highest else None
+    number = read_whole_number(text, len(str(highest)))
+    return None if number is None or number > highest else number
 
 
 def to_ms(instant: Timestamp | Duration) -> int:

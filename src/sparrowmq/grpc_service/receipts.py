@@ -17,6 +17,7 @@ from sparrowmq.grpc_service.client_table import Clients
 from sparrowmq.grpc_service.messages import Code
 from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.model.message import DEAD_LETTER_LEVEL
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.protocol.bodies import encode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -70,11 +71,11 @@ def parse_receipt(group: str, topic: str, text: str) -> Receipt:
     except RemoteProtocolError as error:
         raise Rejected(Code.INVALID_RECEIPT_HANDLE, str(error)) from None
     position = text.split(" ")[_POSITION_FIELD:][:1]
-    number = position[0] if position else ""
-    if not (number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX):
+    number = read_whole_number(position[0], _DIGITS_MAX) if position else None
+    if number is None:
         reason = f"the handle {text[:80]!r} does not say where the message is stored"
         raise Rejected(Code.INVALID_RECEIPT_HANDLE, reason)
-    return Receipt(group, topic, handle, int(number))
+    return Receipt(group, topic, handle, number)
 
 
 async def acknowledge(

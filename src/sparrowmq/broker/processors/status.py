@@ -18,6 +18,7 @@ from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import TRACE_TOPIC
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.protocol.bodies import KVTable, encode_body
 from sparrowmq.protocol.codes import MQ_VERSION, ResponseCode
 from sparrowmq.serving.connections import Fact, Output
@@ -27,7 +28,6 @@ from sparrowmq.store.retention import RESERVED_HOURS_MAX, RetentionConfig
 # MessageStoreConfig.messageDelayLevel.
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _BODY_BYTES_MAX = 16_384
-_DIGITS_MAX = 18
 
 
 class Changeable(NamedTuple):
@@ -108,13 +108,13 @@ def _parse_value(name: str, text: str, change: Changeable) -> Any:
         if text not in ("true", "false"):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"{name} is {text!r}; give true or false")
         return text == "true"
-    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
-    if not (is_number and change.low <= int(text) <= change.high):
+    number = read_whole_number(text)
+    if number is None or not change.low <= number <= change.high:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR,
             f"{name} is {text[:40]!r}; it must be from {change.low} to {change.high}",
         )
-    return int(text)
+    return number
 
 
 def broker_config(state: BrokerState, request: Request) -> Sequence[Output]:

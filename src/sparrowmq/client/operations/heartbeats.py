@@ -20,6 +20,7 @@ from sparrowmq.client.operations.request import (
 )
 from sparrowmq.coordination.member_marker import EXPIRY_FIELD, mark_version
 from sparrowmq.errors import BrokerError, InvokeTimeout, SparrowError
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.protocol.bodies import (
     ConsumerConnection,
     ConsumerListBody,
@@ -88,10 +89,8 @@ def heartbeat(
 
 
 def _parse_expiry(text: str) -> int | None:
-    if not (text.isascii() and text.isdigit() and len(text) <= EXPIRY_DIGITS_MAX):
-        return None
-    expiry_ms = int(text)
-    return expiry_ms if expiry_ms >= EXPIRY_MS_MIN else None
+    expiry_ms = read_whole_number(text, EXPIRY_DIGITS_MAX)
+    return None if expiry_ms is None or expiry_ms < EXPIRY_MS_MIN else expiry_ms
 
 
 def heartbeat_all(
