@@ -20,6 +20,17 @@ from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
 
+class HangingListener:
+    """A listener whose call lasts until it may go on."""
+
+    def __init__(self) -> None:
+        self.called, self.goes_on = threading.Event(), threading.Event()
+
+    def __call__(self, messages: Any, context: Any) -> None:
+        self.called.set()
+        self.goes_on.wait(60)
+
+
 def test_consumer_is_ready_between_its_start_and_its_end(
     cluster: EmbeddedCluster, topic: str, group: str
 ) -> None:
@@ -44,21 +55,17 @@ def test_consumer_is_ready_between_its_start_and_its_end(
 def test_listener_that_hangs_is_seen(
     cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
 ) -> None:
-    called, goes_on = threading.Event(), threading.Event()
-
-    def hang(messages: Any, context: Any) -> None:
-        called.set()
-        goes_on.wait(60)
+    hang = HangingListener()
 
     def unfinished() -> timedelta:
         return consumer.health().oldest_unfinished or timedelta()
 
     with PushConsumer(group, topic, name_server=cluster.name_server, listener=hang) as consumer:
         producer.send(Message(topic, b"x"))
-        wait_until("the call", called.is_set)
+        wait_until("the call", hang.called.is_set)
         first = unfinished()
         wait_until("a longer call", lambda: unfinished() > first + timedelta(milliseconds=20))
-        goes_on.set()
+        hang.goes_on.set()
         wait_until("the end of the call", lambda: consumer.health().oldest_unfinished is None)
 
 
@@ -91,12 +98,7 @@ async def test_asyncio_consumer_is_asked_alike(
 def test_consumer_by_messages_is_ready_once_it_asks_for_messages(
     cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
 ) -> None:
-    called, goes_on = threading.Event(), threading.Event()
-
-    def hang(messages: Any, context: Any) -> None:
-        called.set()
-        goes_on.wait(60)
-
+    hang = HangingListener()
     consumer = PushConsumer(
         group,
         topic,
@@ -109,9 +111,9 @@ def test_consumer_by_messages_is_ready_once_it_asks_for_messages(
         # Entering has waited for that: a new group that begins at the end gets what is sent now.
         ready = consumer.health()
         producer.send(Message(topic, b"x"))
-        wait_until("the call", called.is_set)
+        wait_until("the call", hang.called.is_set)
         working = consumer.health()
-        goes_on.set()
+        hang.goes_on.set()
         wait_until("its end", lambda: consumer.health().oldest_unfinished is None)
 
     assert (ready.is_ready, ready.oldest_unfinished) == (True, None)

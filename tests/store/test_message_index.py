@@ -343,20 +343,29 @@ def of_the_index(open_file: Any, step: str, error: OSError, *, at: int | None = 
     return open_failing
 
 
+NO_CHECKPOINTS = replace(CONFIG, index_entry_count=99, checkpoint_interval_ms=1 << 40)
+
+
+def reopened_store(storage: Any, new_record: NewRecord, *, step_ms: int = 0) -> MessageStore:
+    """Return a store of twelve messages with keys, which was stopped and opened after the sixth."""
+    store = open_store(storage, NO_CHECKPOINTS)
+    for number in range(12):
+        if number == 6:
+            store.close()
+            store = open_store(storage, NO_CHECKPOINTS)
+        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
+        record = new_record(b"%d" % number, properties=properties)
+        put(store, record, timestamp_ms=1_000_000 + step_ms * number)
+    store.build_index()
+    return store
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_power_cut_while_the_index_is_written_takes_no_keys(
     new_storage: Callable[..., Any], new_record: NewRecord, seed: int
 ) -> None:
-    config = replace(CONFIG, index_entry_count=99, checkpoint_interval_ms=1 << 40)
     storage = new_storage(Random(seed))
-    store = open_store(storage, config)
-    for number in range(12):
-        if number == 6:
-            store.close()
-            store = open_store(storage, config)
-        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
-        put(store, new_record(b"%d" % number, properties=properties), timestamp_ms=1_000_000)
-    store.build_index()
+    store = reopened_store(storage, new_record)
     work = store._index.take_flush()
     assert work is not None
     # During a sync of the entries, a write of slots, that of the header, a sync of the slots.
@@ -364,7 +373,7 @@ def test_a_power_cut_while_the_index_is_written_takes_no_keys(
     with pytest.raises(PowerCut):
         work.run()
 
-    check_all_keys(open_store(storage.lose_power(), config))
+    check_all_keys(open_store(storage.lose_power(), NO_CHECKPOINTS))
 
 
 def test_slots_that_were_not_written_are_those_of_their_file(
@@ -384,22 +393,13 @@ def test_slots_that_were_not_written_are_those_of_their_file(
 
 
 def test_a_stop_on_a_full_disk_takes_no_keys(storage: Any, new_record: NewRecord) -> None:
-    config = replace(CONFIG, index_entry_count=99, checkpoint_interval_ms=1 << 40)
-    store = open_store(storage, config)
-    for number in range(12):
-        if number == 6:
-            store.close()
-            store = open_store(storage, config)
-        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
-        record = new_record(b"%d" % number, properties=properties)
-        put(store, record, timestamp_ms=1_000_000 + number)
-    store.build_index()
+    store = reopened_store(storage, new_record, step_ms=1)
     # The slots fit, and the header does not.
     storage.open = of_the_index(storage.open, "write", OSError(errno.ENOSPC, "no space"), at=0)
     store.close()
     del storage.open
 
-    again = open_store(storage, config)
+    again = open_store(storage, NO_CHECKPOINTS)
     put(again, new_record(b"later", properties="KEYS\x01later"), timestamp_ms=2_000_000)
     check_all_keys(again)
     assert query(again, "later") == [b"later"]
