@@ -24,6 +24,19 @@ from sparrowmq.protocol.headers import SendMessageRequestHeaderV2, decode_header
 BROKERS = [BrokerData(broker_name=name, broker_addrs={0: f"{name}:1"}) for name in "ab"]
 
 
+def answer_for_a(request: RemotingCommand, *, queue_count: int, perm: int) -> RemotingCommand:
+    """Answer as a name server with broker a alone, which has every topic."""
+    if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+        return response_to(
+            request, body=encode_body(ClusterInfo(broker_addr_table={"a": BROKERS[0]}))
+        )
+    queues = QueueData(
+        broker_name="a", read_queue_nums=queue_count, write_queue_nums=queue_count, perm=perm
+    )
+    route = TopicRouteData(broker_datas=BROKERS[:1], queue_datas=[queues])
+    return response_to(request, body=encode_body(route))
+
+
 def test_topic_is_created_only_at_brokers_that_lack_it(play: Callable[[Handler], Play]) -> None:
     queues = {"a:1": 9}
 
@@ -66,15 +79,8 @@ def test_offsets_of_queues_that_came_lately_are_cloned_too(play: Callable[[Handl
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
         fields = request.ext_fields or {}
         match request.code:
-            case RequestCode.GET_BROKER_CLUSTER_INFO:
-                table = {"a": BROKERS[0]}
-                return response_to(request, body=encode_body(ClusterInfo(broker_addr_table=table)))
-            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                queues = QueueData(
-                    broker_name="a", read_queue_nums=counts[0], write_queue_nums=counts[0], perm=6
-                )
-                route = TopicRouteData(broker_datas=BROKERS[:1], queue_datas=[queues])
-                return response_to(request, body=encode_body(route))
+            case RequestCode.GET_BROKER_CLUSTER_INFO | RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                return answer_for_a(request, queue_count=counts[0], perm=6)
             case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
                 return response_to(request, ResponseCode.SYSTEM_ERROR)
             case RequestCode.QUERY_CONSUMER_OFFSET:
@@ -112,15 +118,8 @@ def test_dead_letter_that_is_sent_again_has_all_its_attempts(
 ) -> None:
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
         match request.code:
-            case RequestCode.GET_BROKER_CLUSTER_INFO:
-                table = {"a": BROKERS[0]}
-                return response_to(request, body=encode_body(ClusterInfo(broker_addr_table=table)))
-            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                queues = QueueData(
-                    broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=PERM_WRITE
-                )
-                route = TopicRouteData(broker_datas=BROKERS[:1], queue_datas=[queues])
-                return response_to(request, body=encode_body(route))
+            case RequestCode.GET_BROKER_CLUSTER_INFO | RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                return answer_for_a(request, queue_count=1, perm=PERM_WRITE)
             case RequestCode.GET_MAX_OFFSET:
                 return response_to(request, ext_fields={"offset": "1"})
             case RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:

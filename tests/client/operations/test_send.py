@@ -160,6 +160,14 @@ def test_stored_with_a_reservation_is_no_error(
     assert SendStatus[status] == play(servers)(send(make_publisher(), Message("T", b"x"))).status
 
 
+def make_coordinator() -> Coordinator:
+    return Coordinator(
+        publisher=make_publisher(),
+        check=lambda _: TransactionState.UNKNOWN,
+        report=lambda failure: pytest.fail(f"{failure}"),
+    )
+
+
 @pytest.mark.parametrize("code", [10, 11, 12])
 def test_half_message_that_is_stored_with_a_reservation_is_rolled_back(
     play: Callable[[Handler], Play], code: int
@@ -168,11 +176,7 @@ def test_half_message_that_is_stored_with_a_reservation_is_rolled_back(
     servers.failures["a:1"] = [code]
     servers.offset_msg_id = encode_offset_msg_id(bytes(8), 64)
     driver = play(servers)
-    coordinator = Coordinator(
-        publisher=make_publisher(),
-        check=lambda _: TransactionState.UNKNOWN,
-        report=lambda failure: pytest.fail(f"{failure}"),
-    )
+    coordinator = make_coordinator()
 
     with pytest.raises(SendFailed, match="was rolled back"):
         driver(send_half(coordinator, Message("T", b"x")))
@@ -185,11 +189,7 @@ def test_end_that_its_broker_confirmed_is_not_sent_again(play: Callable[[Handler
     servers = Servers("a")
     servers.offset_msg_id = encode_offset_msg_id(bytes(8), 64)
     driver = play(servers)
-    coordinator = Coordinator(
-        publisher=make_publisher(),
-        check=lambda _: TransactionState.UNKNOWN,
-        report=lambda failure: pytest.fail(f"{failure}"),
-    )
+    coordinator = make_coordinator()
     half = driver(send_half(coordinator, Message("T", b"x")))
     for _ in range(2):
         outcome = driver(end(coordinator, half, TransactionState.COMMIT))
