@@ -1,4 +1,4 @@
-"""Waiting messages go on: into their real topics, or to where the undecided ones are put away.
+"""Waiting messages go on: into their real topics, or to where the undecided ones are kept.
 
 Tests: test_unreadable.py.
 """

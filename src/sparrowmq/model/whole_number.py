@@ -13,7 +13,7 @@ def read_whole_number(text: str | None, digits_max: int = OFFSET_DIGITS_MAX) -> 
 
     Args:
         text: None stands for no text.
-        digits_max: a text with more digits is no number.
+        digits_max: a longer text gives None.
     """
     if text is None or len(text) > digits_max or not (text.isascii() and text.isdigit()):
         return None
