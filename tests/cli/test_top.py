@@ -90,6 +90,27 @@ async def test_groups_are_shown_sorted_and_opened_by_keys(cluster: EmbeddedClust
         await pilot.press("q")
 
 
+async def test_the_cursor_stays_on_its_group_when_the_rows_move(cluster: EmbeddedCluster) -> None:
+    def look(*names: str) -> Seen:
+        groups = tuple(GroupOverview(group=name, retry_lag=0) for name in names)
+        return Seen(Overview(at_ms=0, timestamp_ms=0, brokers=(), topics=(), groups=groups))
+
+    async with screen_of(cluster) as (app, pilot):
+        await until("groups", pilot, lambda: len(names_of(app)) == 2)
+        await asyncio.to_thread(app.stop)
+        table = app.query_one(DataTable)
+        app.on_seen(look("a", "b", "c"))
+        table.move_cursor(row=1)
+        # Once its group is gone, the cursor is on the last row, at the most.
+        for names, at in (("bcax", 0), ("yxab", 3), ("ya", 1), ("ay", 0)):
+            app.on_seen(look(*names))
+            assert (names, table.cursor_row) == (names, at)
+
+        app.on_seen(look())
+        app.on_seen(look("z"))
+        assert table.cursor_row == 0
+
+
 async def test_a_terminal_of_60_columns_shows_what_matters_and_names_the_rest(
     cluster: EmbeddedCluster,
 ) -> None:

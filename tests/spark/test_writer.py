@@ -247,6 +247,14 @@ def test_delayed_rows_wait(cluster: EmbeddedCluster) -> None:
         ({"body": [b"x"], "topic": ["outt"]}, "; did you mean out?"),
         ({"body": [b"x"], "delayTimeLevel": [19], "topic": ["out"]}, "delay_level is 19"),
         ({"body": [b"x"], "topic": ["out"], "brokerName": ["nope"], "queueId": [0]}, "'nope'"),
+        (
+            {"body": [b"x"], "brokerName": pa.array([None], pa.string()), "queueId": [3]},
+            "row 0 names queue 3 of no broker",
+        ),
+        (
+            {"body": [b"x"], "brokerName": ["broker-a"], "queueId": pa.array([None], pa.int32())},
+            "row 0 names broker 'broker-a' and no queue",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_sent_is_one_clear_error(
@@ -359,6 +367,10 @@ def test_a_rows_number_counts_in_the_input_and_not_in_an_arrow_batch(
             "a property of row 4, ",
         ),
         ({"body": [b"x", b"y"], "properties": [None, [("KEYS", "k")]]}, "'KEYS' of row 4 is"),
+        (
+            {"body": [b"x", b"y"], "brokerName": ["broker-a", None], "queueId": [0, 1]},
+            "row 4 names queue 1 of no broker",
+        ),
     ]
     for columns, words in wrong:
         with pytest.raises(UsageError) as caught:

@@ -15,7 +15,7 @@ from sparrowmq.errors import StoreError
 from sparrowmq.protocol.record import Record
 from sparrowmq.store import MessageStore, StoreConfig, file_storage
 from sparrowmq.store.file_series import DamagedSeries, FileSeries
-from sparrowmq.store.file_storage import FileStorage, FileStorageFile
+from sparrowmq.store.file_storage import FileStorage, FileStorageFile, ReadOnlyStorage, sync_names
 
 
 def test_created_file_is_sparse_zero_and_private(tmp_path: Path) -> None:
@@ -43,12 +43,48 @@ def test_reads_end_with_the_file_and_writes_do_not_pass_it(tmp_path: Path) -> No
         file.read(5, 5)
 
 
-def test_failed_write_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = FileStorage(tmp_path).create("a/0", size=8)
-    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+@pytest.mark.parametrize(
+    ("call", "use"),
+    [
+        ("pwrite", lambda file: file.write(0, b"x")),
+        ("pread", lambda file: file.read(0, 1)),
+        ("pread", lambda file: file.next_data(0)),
+        ("ftruncate", lambda file: file.resize(4)),
+        ("ftruncate", lambda file: file.zero_from(4)),
+        ("fdatasync", lambda file: file.sync()),
+    ],
+)
+@pytest.mark.parametrize("pinned", [False, True])
+def test_an_error_of_the_disk_names_its_file(
+    call: str,
+    use: Callable[[FileStorageFile], object],
+    pinned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = FileStorage(tmp_path).create("a/0", size=8, pinned=pinned)
+    file.write(0, b"x")
+    monkeypatch.setattr(os, call, Mock(side_effect=OSError(errno.EIO, "broken")))
 
-    with pytest.raises(OSError, match=f"full: '{tmp_path}/a/0'"):
-        file.write(0, b"x")
+    with pytest.raises(OSError, match=f"broken: '{tmp_path}/a/0'"):
+        use(file)
+
+
+def test_an_error_of_a_new_file_a_directory_and_a_file_only_read_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FileStorage(tmp_path).create("a/0", size=8)
+    broken = Mock(side_effect=OSError(errno.EIO, "broken"))
+    monkeypatch.setattr(os, "pread", broken)
+    monkeypatch.setattr(os, "fsync", broken)
+    monkeypatch.setattr(os, "ftruncate", broken)
+
+    with pytest.raises(OSError, match=f"broken: '{tmp_path}/b'"):
+        FileStorage(tmp_path).create("b", size=8)
+    with pytest.raises(OSError, match=f"broken: '{tmp_path}/a'"):
+        sync_names(tmp_path / "a")
+    with pytest.raises(OSError, match=f"broken: '{tmp_path}/a/0'"):
+        ReadOnlyStorage(tmp_path).open("a/0").read(0, 1)
 
 
 def test_next_data_skips_holes_and_zeros(tmp_path: Path) -> None:

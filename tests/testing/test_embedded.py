@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_messages
-from sparrowmq.testing import ClusterFailed, EmbeddedCluster
+from sparrowmq.testing import ClusterFailed, EmbeddedCluster, embedded
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +88,23 @@ def bodies(driver: BlockingDriver, address: str, topic: str, queue_id: int) -> l
     reply = driver.run(invoke(address, pull(topic, queue_id), timeout_ms=10_000))
     messages = decode_messages(reply.body or b"", broker_name="broker-a").messages
     return [message.body for message in messages]
+
+
+def test_servers_that_never_serve_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\nexec sleep 600\n")
+    silent.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(silent))
+    monkeypatch.setattr(embedded, "_START_TIMEOUT_S", 1.0)
+    cluster = EmbeddedCluster(tmp_path)
+
+    with pytest.raises(ClusterFailed, match="the servers did not start within 1 s"):
+        cluster.start()
+
+    with pytest.raises(UsageError, match="does not run"):
+        _ = cluster.pid
 
 
 def test_killed_broker_keeps_what_it_acknowledged(driver: BlockingDriver) -> None:

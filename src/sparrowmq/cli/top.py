@@ -328,7 +328,9 @@ class TopApp(App[None]):
 
     def _draw(self) -> None:
         table = self.screen_stack[0].query_one(DataTable)
-        chosen = table.cursor_row
+        # The cursor stays on its group, wherever its row goes.
+        at = table.cursor_row
+        chosen = table.ordered_rows[at].key.value if table.is_valid_row_index(at) else None
         rows = sorted(self._rows, key=ORDERS[self._order][1])  # type: ignore[arg-type]
         cells = {row.group.group: dict(zip(COLUMNS, cells_of(row), strict=True)) for row in rows}
 
@@ -349,7 +351,7 @@ class TopApp(App[None]):
         said = self.screen_stack[0].query_one("#left-out", Static)
         said.update(note)
         said.display = bool(note)
-        table.move_cursor(row=min(chosen, max(0, len(self._rows) - 1)))
+        table.move_cursor(row=list(cells).index(chosen) if chosen in cells else at)
 
 
 def cells_of(row: GroupRow) -> Iterator[Text]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import ipaddress
 import logging
@@ -507,7 +508,10 @@ def _describe(error: OSError) -> str:
     """Return an error's text, with the file's name if there is one."""
     if error.filename is None:
         return error.strerror or str(error)
-    return f"{error.filename}: {error.strerror}; choose a --data that can be written to"
+    advice = (
+        "see to its disk" if error.errno == errno.EIO else "choose a --data that can be written to"
+    )
+    return f"{error.filename}: {error.strerror}; {advice}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -269,7 +269,7 @@ def _requests(
     delays = _column(batch, "delayTimeLevel")
     if delays is not None:
         is_single |= np.asarray(delays.fill_null(0)) != 0
-    for topic, queue, indices in _targets(sender, batch, topics):
+    for topic, queue, indices in _targets(sender, batch, topics, first_row=first_row):
         alone = is_single[indices] | topic.startswith(_SINGLE_PREFIXES)
         for run in np.split(indices, np.flatnonzero(alone[1:] != alone[:-1]) + 1):
             if alone[np.searchsorted(indices, run[0])]:
@@ -354,9 +354,12 @@ def _find_topics(sender: _Sender, batch: pa.RecordBatch, topics: pa.Array) -> Op
 
 
 def _targets(
-    sender: _Sender, batch: pa.RecordBatch, topics: pa.Array
+    sender: _Sender, batch: pa.RecordBatch, topics: pa.Array, *, first_row: int
 ) -> Iterator[tuple[str, MessageQueue | None, Any]]:
-    """Yield topic, queue and row numbers of the rows for one queue, or for any queue."""
+    """Yield topic, queue and row numbers of the rows for one queue, or for any queue.
+
+    Raises: UsageError for a row with a queue id and no broker, or a broker and no queue id.
+    """
     names = ("shardingKey", "brokerName", "queueId")
     others = [_column(batch, name) for name in names]
     if all(column is None for column in others) and len(topics.unique()) == 1:
@@ -365,13 +368,15 @@ def _targets(
     groups: dict[tuple[str, MessageQueue | None], list[int]] = {}
     columns = [[None] * len(batch) if each is None else each.to_pylist() for each in others]
     for row, target in enumerate(zip(topics.to_pylist(), *columns, strict=True)):
-        groups.setdefault((target[0], _queue_of(sender, *target)), []).append(row)
+        queue = _queue_of(sender, first_row + row, *target)
+        groups.setdefault((target[0], queue), []).append(row)
     for (topic, queue), rows in groups.items():
         yield topic, queue, np.array(rows)
 
 
 def _queue_of(
     sender: _Sender,
+    row: int,
     topic: str,
     sharding_key: str | None,
     broker_name: str | None,
@@ -379,6 +384,16 @@ def _queue_of(
 ) -> MessageQueue | None:
     if broker_name is not None and queue_id is not None:
         return MessageQueue(topic, broker_name, queue_id)
+    if broker_name is not None or queue_id is not None:
+        lone = (
+            f"broker {broker_name!r} and no queue"
+            if queue_id is None
+            else f"queue {queue_id} of no broker"
+        )
+        raise UsageError(
+            f"row {row} names {lone}; columns 'queueId' and 'brokerName' name a queue together: "
+            f"give both, or null in both for any queue"
+        )
     if not sharding_key:
         return None
     return select_queue_by_key(sender.queues[topic], sharding_key)

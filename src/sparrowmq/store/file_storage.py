@@ -58,17 +58,21 @@ class FileStorageFile:
     def read(self, position: int, size: int) -> bytes:
         """Return the bytes from `position` on."""
         fd = self._fd if self._fd >= 0 else self._reopen()
-        data = os.pread(fd, size, position)
-        if len(data) == size or position + len(data) >= self.size:
-            return data
-        parts = [data]
-        at, end = position + len(data), min(position + size, self.size)
-        while at < end:
-            data = os.pread(fd, end - at, at)
-            if not data:
-                raise OSError(errno.EIO, "the file is shorter than it was", self._full_path)
-            parts.append(data)
-            at += len(data)
+        try:
+            data = os.pread(fd, size, position)
+            if len(data) == size or position + len(data) >= self.size:
+                return data
+            parts = [data]
+            at, end = position + len(data), min(position + size, self.size)
+            while at < end:
+                data = os.pread(fd, end - at, at)
+                if not data:
+                    raise OSError(errno.EIO, "the file is shorter than it was")
+                parts.append(data)
+                at += len(data)
+        except OSError as error:
+            error.filename = self._full_path
+            raise
         return b"".join(parts)
 
     def write(self, position: int, data: Bytes) -> None:
@@ -91,19 +95,22 @@ class FileStorageFile:
     def zero_from(self, position: int) -> None:
         """Make every byte from `position` on zero, and return the blocks to the disk."""
         fd = self._fd if self._fd >= 0 else self._reopen()
-        os.ftruncate(fd, position)
-        os.ftruncate(fd, self.size)
+        with _naming(self._full_path):
+            os.ftruncate(fd, position)
+            os.ftruncate(fd, self.size)
 
     def resize(self, size: int) -> None:
         """Cut the file, or extend it with zeros."""
         fd = self._fd if self._fd >= 0 else self._reopen()
-        os.ftruncate(fd, size)
+        with _naming(self._full_path):
+            os.ftruncate(fd, size)
         self.size = size
 
     def next_data(self, position: int) -> int | None:
         """Return the first position from `position` on that may hold a byte other than zero."""
         fd = self._fd if self._fd >= 0 else self._reopen()
-        return _find_data(fd, position, self.size)
+        with _naming(self._full_path):
+            return _find_data(fd, position, self.size)
 
     def sync(self) -> None:
         """Make written bytes durable.
@@ -111,14 +118,15 @@ class FileStorageFile:
         An unpinned file is synced through a separate descriptor, because `sync` may run in another
         thread while the owner's thread closes the shared descriptor.
         """
-        if self._pinned:
-            _sync_data(self._fd)
-            return
-        fd = os.open(self._full_path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            _sync_data(fd)
-        finally:
-            os.close(fd)
+        with _naming(self._full_path):
+            if self._pinned:
+                _sync_data(self._fd)
+                return
+            fd = os.open(self._full_path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                _sync_data(fd)
+            finally:
+                os.close(fd)
 
     def close(self) -> None:
         """Release the file."""
@@ -218,8 +226,9 @@ class FileStorage:
             fd = os.open(full_path, flags, _FILE_MODE)
         try:
             os.ftruncate(fd, size)
-        except OSError:
+        except OSError as error:
             os.close(fd)
+            error.filename = full_path
             raise
         return self._file(path, fd=fd, size=size, pinned=pinned)
 
@@ -337,7 +346,8 @@ class ReadOnlyFile:
         assert self._full_path is not None
         fd = os.open(self._full_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            yield fd
+            with _naming(self._full_path):
+                yield fd
         finally:
             os.close(fd)
 
@@ -464,7 +474,8 @@ def sync_names(full_path: str | Path) -> None:
     """Make the names in a directory durable."""
     fd = os.open(full_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        with _naming(full_path):
+            os.fsync(fd)
     finally:
         os.close(fd)
 
@@ -484,6 +495,16 @@ def _sync_data(fd: int) -> None:
         os.fdatasync(fd)
     else:
         os.fsync(fd)
+
+
+@contextlib.contextmanager
+def _naming(full_path: str | Path) -> Generator[None]:
+    """Name the file in an error of its descriptor, which knows no name."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(full_path)
+        raise
 
 
 def _find_data(fd: int, position: int, size: int) -> int | None:

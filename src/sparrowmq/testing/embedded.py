@@ -14,6 +14,7 @@ test. They stop when the parent ends in any way.
 from __future__ import annotations
 
 import contextlib
+import selectors
 import ssl
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed
 
+# A store of many gigabytes is read before its broker serves.
+_START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20
 
 
@@ -115,7 +118,8 @@ class EmbeddedCluster:
 
         A second start takes the ports of the first: clients find the servers again.
 
-        Raises: ClusterFailed if they do not start; UsageError if they run already.
+        Raises: ClusterFailed if they do not start, or not within two minutes; UsageError if they
+        run already.
         """
         if self._process is not None:
             raise UsageError("the embedded cluster runs already")
@@ -139,11 +143,16 @@ class EmbeddedCluster:
             start_new_session=True,
         )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline().decode()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            has_line = selector.select(_START_TIMEOUT_S)
+        line = self._process.stdout.readline().decode() if has_line else ""
         found = dict(part.split("=", 1) for part in line.split() if "=" in part)
         if not line.startswith("ready ") or not found.keys() >= {"nameserver", "broker"}:
             self.kill()
-            raise ClusterFailed(f"the servers did not start: {self.log_path.read_text()[-2000:]}")
+            how = "" if has_line else f" within {_START_TIMEOUT_S:g} s"
+            log = self.log_path.read_text()[-2000:]
+            raise ClusterFailed(f"the servers did not start{how}: {log}")
         self._addresses = (found["nameserver"], found["broker"], found.get("grpc", ""))
         self._ports = (
             _port(self.name_server),
