@@ -247,6 +247,11 @@ def test_healthy_group_passes(stage: Stage) -> None:
         (["simulate", "--events", "joim"], 2, "did you mean join?"),
         (["simulate", "--events", "leave:7"], 2, "the group has 3 members then"),
         (["simulate", "--queues", "0"], 2, "--queues is 0; it must be from 1 to 10000\n"),
+        (
+            ["simulate", "--queues", "10000", "--members", "1000"],
+            2,
+            "--queues is 10000; with 1000 members and 2 events it must be from 1 to 166\n",
+        ),
         (["simulate", "--rooms", "5"], 2, "--rooms is 5; it must be from 1 to 1, the number of br"),
         (
             ["simulate", "--workload", "all", "--members", "65"],

@@ -49,6 +49,7 @@ Source: rebalance rules of RocketMQ 4.9, POP of 5.5; KIP-54, KIP-62, KIP-394, KI
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ from sparrowmq.errors import ConfigError, did_you_mean
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import java_order, queue_order
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
-from sparrowmq.strategies.group_strategy import TopicView, is_group_strategy
+from sparrowmq.strategies.group_strategy import TopicView, WholeGroupStrategy
 from sparrowmq.strategies.kafka_assignors import KAFKA_ASSIGNORS
 from sparrowmq.strategies.machine_room import (
     AllocateMachineRoomNearby,
@@ -105,6 +106,9 @@ POP_INVISIBLE_MS = 60_000
 QUEUES_MAX = 10_000
 MEMBERS_MAX = 1_000
 EVENTS_MAX = 100
+# Every member looks at every queue, before the first event and after each. All strategies together
+# take some 20 s of the processor for so many looks.
+LOOKS_MAX = 500_000
 
 # The numbers of each queue's owners; a member's number distinguishes it from members of equal id.
 Owners = dict[MessageQueue, tuple[int, ...]]
@@ -241,6 +245,7 @@ class Plan:
         queue_count: the topic's queues over all brokers, 1 to `QUEUES_MAX`.
         member_count: the members before the first event, 1 to `MEMBERS_MAX`.
         events: the events in order, at most `EVENTS_MAX`; each begins once the group has settled.
+            Queues times members times one more than the events are at most `LOOKS_MAX`.
         broker_count: the brokers, among which queues are dealt in turn; 1 to `queue_count`.
         room_count: the machine rooms, among which brokers and members are dealt in turn; 1 to
             `broker_count`.
@@ -263,6 +268,12 @@ class Plan:
         _check_range("brokers", self.broker_count, 1, self.queue_count, of="queues")
         _check_range("rooms", self.room_count, 1, self.broker_count, of="brokers")
         _check_range("events", len(self.events), 0, EVENTS_MAX)
+        most = LOOKS_MAX // (self.member_count * (len(self.events) + 1))
+        if self.queue_count > most:
+            raise ConfigError(
+                f"queues is {self.queue_count}; with {self.member_count} members and "
+                f"{len(self.events)} events it must be from 1 to {most}"
+            )
         if self.has_duplicate_id and self.member_count < 2:
             raise ConfigError("a duplicate id needs at least two members; give --members 2")
         per_broker = Counter(n % self.broker_count for n in range(self.queue_count))
@@ -404,9 +415,7 @@ def _owners(
     if name in KAFKA_ASSIGNORS or name == SERVER_NAME:
         return _kafka_owners(plan, name, members, before)
     cid_all = [member.client_id for member in members]
-    held = _holders(before)
-    shares = {member.number: _share(plan, name, member, cid_all, held) for member in members}
-    return _owners_of(plan, shares)
+    return _owners_of(plan, _shares(plan, name, members, cid_all, _holders(before)))
 
 
 def _owners_of(plan: Plan, shares: Mapping[int, Sequence[MessageQueue]]) -> Owners:
@@ -425,18 +434,26 @@ def _holders(before: Step | None) -> dict[MessageQueue, str]:
     return {queue: ids[numbers[0]] for queue, numbers in before.owners.items() if numbers}
 
 
-def _share(
+def _shares(
     plan: Plan,
     name: str,
-    member: MemberProcess,
+    members: Sequence[MemberProcess],
     cid_all: Sequence[str],
     held: Mapping[MessageQueue, str],
-) -> list[MessageQueue]:
-    strategy = _configured(plan, name, member)
-    if is_group_strategy(strategy):
-        view = TopicView(TOPIC, plan.queues, cid_all)
-        return strategy.allocate_group("G", member.client_id, [view], held)
-    return strategy.allocate("G", member.client_id, plan.queues, cid_all) or []
+) -> dict[int, Sequence[MessageQueue]]:
+    """Return what each of some members, by number, computes from one list of members."""
+    if not members:
+        return {}
+    strategy = _configured(plan, name, members[0])
+    if not isinstance(strategy, WholeGroupStrategy):
+        each = ((m, _configured(plan, name, m)) for m in members)
+        return {m.number: s.allocate("G", m.client_id, plan.queues, cid_all) or [] for m, s in each}
+    # All compute the same division.
+    owners = strategy.divide_group([TopicView(TOPIC, plan.queues, cid_all)], held)
+    found: dict[str, list[MessageQueue]] = {}
+    for queue, client_id in owners.items():
+        found.setdefault(client_id, []).append(queue)
+    return {member.number: found.get(member.client_id, []) for member in members}
 
 
 class _Rooms:
@@ -621,14 +638,11 @@ def _split(
         return SplitView(0, 0, idle=1 + max(0, heard_of - plan.queue_count))
     everybody = [member.client_id for member in members]
     held = _holders(before)
-    shares: dict[int, list[MessageQueue]] = {}
-    for place, member in enumerate(members):
-        is_behind = place % 2 == 0 and place < len(members) - 1
-        cid_all = everybody[:-1] if is_behind else everybody
-        try:
-            shares[member.number] = _share(plan, name, member, cid_all, held)
-        except (ValueError, TypeError):
-            shares[member.number] = []
+    behind, others = members[:-1:2], (*members[1:-1:2], members[-1])
+    shares: dict[int, Sequence[MessageQueue]] = dict.fromkeys((m.number for m in members), ())
+    for cid_all, viewers in ((everybody[:-1], behind), (everybody, others)):
+        with contextlib.suppress(ValueError, TypeError):
+            shares |= _shares(plan, name, viewers, cid_all, held)
     owners = _owners_of(plan, shares)
     double = sum(len(taken) > 1 for taken in owners.values())
     return SplitView(

@@ -31,16 +31,11 @@ class AllocateMessageQueueAcrossTopics(WholeGroupStrategy):
 
     name = "AVG_ACROSS_TOPICS"
 
-    def allocate_group(
-        self,
-        consumer_group: str,
-        current_cid: str,
-        topics: Sequence[TopicView],
-        owners: Owners = NO_OWNERS,
-    ) -> list[MessageQueue]:
-        """Return this member's share of all topics, as `GroupStrategy` describes."""
-        owners_now = divide_topics(topics, owners)
-        return [queue for queue, owner in owners_now.items() if owner == current_cid]
+    def divide_group(
+        self, topics: Sequence[TopicView], owners: Owners = NO_OWNERS
+    ) -> dict[MessageQueue, str]:
+        """Return the owner of every queue of all topics."""
+        return divide_topics(topics, owners)
 
 
 def divide_topics(

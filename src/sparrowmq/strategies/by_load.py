@@ -38,7 +38,7 @@ from sparrowmq.strategies.group_strategy import (
     WholeGroupStrategy,
     unique,
 )
-from sparrowmq.strategies.minimal_move import divide, together
+from sparrowmq.strategies.minimal_move import divide, divide_together, together
 
 # The lag of a queue counts as if it were to be consumed within this time.
 DRAIN_S = 300.0
@@ -214,15 +214,11 @@ class AllocateMessageQueueByLoad(WholeGroupStrategy):
 
     name = "AVG_BY_LOAD"
 
-    def allocate_group(
-        self,
-        consumer_group: str,
-        current_cid: str,
-        topics: Sequence[TopicView],
-        owners: Owners = NO_OWNERS,
-    ) -> list[MessageQueue]:
-        """Return this member's share of all topics without a plan."""
-        return self.follow_plan(current_cid, topics, owners, None)
+    def divide_group(
+        self, topics: Sequence[TopicView], owners: Owners = NO_OWNERS
+    ) -> dict[MessageQueue, str]:
+        """Return the owner of every queue of all topics, without a plan."""
+        return divide_together(topics, owners)
 
     def follow_plan(
         self,
@@ -243,12 +239,11 @@ def divide_by_plan(
 
     Topics with the same subscribers are divided together.
     """
+    if plan is None:
+        return divide_together(topics, owners)
     now: dict[MessageQueue, str] = {}
     for cids, queues in together(topics).items():
-        if plan is None:
-            given = divide(queues, cids, owners)
-        else:
-            given = follow(plan.owners, plan.client_ids, queues, cids)
+        given = follow(plan.owners, plan.client_ids, queues, cids)
         now.update((queue, given[queue]) for queue in queues)
     return now
 

@@ -64,7 +64,6 @@ class WholeGroupStrategy(TopicStrategy):
         """Return this member's share of a group's only topic."""
         return self.allocate_group("", current_cid, [TopicView(queues[0].topic, queues, cids)])
 
-    @abstractmethod
     def allocate_group(
         self,
         consumer_group: str,
@@ -73,6 +72,14 @@ class WholeGroupStrategy(TopicStrategy):
         owners: Owners = NO_OWNERS,
     ) -> list[MessageQueue]:
         """Return this member's share of all topics, as `GroupStrategy` describes."""
+        now = self.divide_group(topics, owners)
+        return [queue for queue, owner in now.items() if owner == current_cid]
+
+    @abstractmethod
+    def divide_group(
+        self, topics: Sequence[TopicView], owners: Owners = NO_OWNERS
+    ) -> dict[MessageQueue, str]:
+        """Return the owner of every queue of all topics, as each member computes it."""
 
 
 def is_group_strategy(strategy: AllocateMessageQueueStrategy) -> TypeGuard[GroupStrategy]:

@@ -52,19 +52,22 @@ class AllocateMessageQueueMinimalMove(WholeGroupStrategy):
 
     name = "MINIMAL_MOVE"
 
-    def allocate_group(
-        self,
-        consumer_group: str,
-        current_cid: str,
-        topics: Sequence[TopicView],
-        owners: Owners = NO_OWNERS,
-    ) -> list[MessageQueue]:
-        """Return this member's share of all topics, as `GroupStrategy` describes."""
-        mine: list[MessageQueue] = []
-        for cids, queues in together(topics).items():
-            now = divide(queues, cids, owners)
-            mine += [queue for queue in queues if now[queue] == current_cid]
-        return mine
+    def divide_group(
+        self, topics: Sequence[TopicView], owners: Owners = NO_OWNERS
+    ) -> dict[MessageQueue, str]:
+        """Return the owner of every queue of all topics."""
+        return divide_together(topics, owners)
+
+
+def divide_together(
+    topics: Sequence[TopicView], owners: Owners = NO_OWNERS
+) -> dict[MessageQueue, str]:
+    """Return the owner of every queue; topics with the same subscribers are divided together."""
+    now: dict[MessageQueue, str] = {}
+    for cids, queues in together(topics).items():
+        given = divide(queues, cids, owners)
+        now.update((queue, given[queue]) for queue in queues)
+    return now
 
 
 def together(topics: Sequence[TopicView]) -> dict[tuple[str, ...], list[MessageQueue]]:
