@@ -142,8 +142,8 @@ soak-spark: setup ## kill Spark SPARK_KILLS and SINK_KILLS times while it reads 
 	  tests/interop/test_spark_kills.py tests/interop/test_spark_sink_kills.py
 
 # Inputs that break a decoder: SECONDS of the processor for each of TARGETS, which are all if none
-# is named. An input
-# that fails is kept in tests/fuzz/failures, which `make test` replays. Linux on x86-64 alone.
+# is named. An input that fails is kept in tests/fuzz/failures, which `make test` replays. Linux on
+# x86-64 alone.
 fuzz: $(VENV)/fuzz-ready ## search for inputs that break a decoder: TARGETS=... SECONDS=600
 	PYTHONPATH=tests/support $(BIN)/python -m fuzz $(TARGETS) --seconds $(SECONDS)
 
@@ -151,7 +151,7 @@ $(VENV)/fuzz-ready: $(VENV)/ready requirements-fuzz.lock
 	@$(call install,--require-hashes -r requirements-fuzz.lock)
 	@touch $@
 
-# About eight hours on two cores. What passed on this commit is not run again.
+# About six hours on two cores, by the times of its rows. What passed on this commit is not run again.
 gate: setup ## run every proof of docs/explanation/reliability.md and write its figure: ROWS="kills frames" SHARE=1
 	PYTHONPATH=tests/support $(BIN)/python -m gate $(ROWS) --share $(SHARE)
 	$(BIN)/python tools/generate.py

@@ -306,7 +306,7 @@ ROWS = (
         ),
         "make fuzz TARGETS=--noted SECONDS={count}",
         _fuzzed,
-        count=600,
+        count=300,
         minutes=720,
         is_behind=True,
         others="SQLite",
