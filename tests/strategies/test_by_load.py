@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import NamedTuple
 
@@ -80,6 +81,41 @@ class TestOnePeriod:
             assert gain.load_before > 0.3
         else:
             assert now == group.owners
+
+    @given(group=groups())
+    @settings(max_examples=200, deadline=None)
+    def test_no_move_would_have_been_better_than_the_first(self, group: Group) -> None:
+        now, gain = rebalance_loads(group.owners, group.cids, group.loads)
+        if not gain.moved or moves_max(len(group.queues)) > 2:
+            return
+        loads = group.loads.member_loads(group.owners, group.cids)
+        fullest = sorted(loads, key=lambda cid: (-loads[cid], cid))[:2]
+
+        def gained(queue: MessageQueue, taker: str) -> float:
+            return excess(group, group.owners) - excess(group, group.owners | {queue: taker})
+
+        best = max(
+            gained(queue, taker)
+            for queue in set(group.queues) - set(group.loads.resting)
+            for taker in group.cids
+            if group.owners[queue] in fullest
+        )
+        first = gain.moved[0]
+        assert gained(first, now[first]) == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+    def test_a_period_of_the_largest_group_takes_little_of_the_processor(self) -> None:
+        queues, cids = queues_of(16_384), [f"10.0.0.{n}@1" for n in range(64)]
+        loads = GroupLoads(
+            queues={queue: QueueLoad(1 + queue.queue_id % 997, 0) for queue in queues},
+            capacities=dict.fromkeys(cids, 250_000.0),
+        )
+        owners = {queue: cids[0 if n % 4 else n % 64] for n, queue in enumerate(queues)}
+        begin_s = time.process_time()
+
+        _, gain = rebalance_loads(owners, cids, loads)
+
+        assert time.process_time() - begin_s < 5
+        assert len(gain.moved) == moves_max(16_384) == 1_024
 
     @given(group=groups())
     @settings(max_examples=100, deadline=None)

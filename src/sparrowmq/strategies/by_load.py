@@ -24,6 +24,7 @@ Tests: test_by_load.py.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -141,19 +142,24 @@ def rebalance_loads(
     before = loads.member_loads(owners, cids)
     demands = {queue: loads.queues.get(queue, NO_LOAD).demand_per_s for queue in owners}
     after = dict(before)
-    moved: dict[MessageQueue, None] = {}
     # In one order on every machine, whatever the order of the tables.
     movable = [queue for queue in sorted(owners, key=queue_order) if queue not in loads.resting]
+    held: dict[str, list[_Held]] = {cid: [] for cid in cids}
+    for place, queue in enumerate(movable):
+        if demands[queue] > 0:
+            insort(held[owners[queue]], _Held(demands[queue], place))
+    moved: dict[MessageQueue, None] = {}
     for _ in range(moves_max(len(owners))):
-        best = _best_move(now, movable, demands, after, capacities)
+        best = _best_move(held, after, capacities)
         if best is None:
             break
-        queue, taker = best
-        demand, giver = demands[queue], now[queue]
-        after[giver] -= demand / capacities[giver]
-        after[taker] += demand / capacities[taker]
-        now[queue] = taker
-        moved[queue] = None
+        each, giver, taker = best
+        after[giver] -= each.demand / capacities[giver]
+        after[taker] += each.demand / capacities[taker]
+        held[giver].remove(each)
+        insort(held[taker], each)
+        now[movable[each.place]] = taker
+        moved[movable[each.place]] = None
     final = tuple(queue for queue in moved if now[queue] != owners[queue])
     if not final or not _is_worth_it(before, after, capacities):
         return dict(owners), NOTHING
@@ -168,26 +174,37 @@ def moves_max(queue_count: int) -> int:
     return max(MOVES_MIN, queue_count // QUEUES_PER_MOVE)
 
 
+class _Held(NamedTuple):
+    """A queue that may move: its demand, and its place in the order of the queues."""
+
+    demand: float
+    place: int
+
+
 def _best_move(
-    owners: Owners,
-    movable: Sequence[MessageQueue],
-    demands: Mapping[MessageQueue, float],
+    held: Mapping[str, Sequence[_Held]],
     loads: Mapping[str, float],
     capacities: Mapping[str, float],
-) -> tuple[MessageQueue, str] | None:
-    """Return the move from one of the two fullest members that lowers Σ c·U² most, or None."""
+) -> tuple[_Held, str, str] | None:
+    """Return the move from one of the two fullest members that lowers Σ c·U² most, or None.
+
+    Args:
+        held: the queues of each member by demand.
+
+    Returns: the queue, its giver and its taker.
+    """
     fullest = sorted(loads, key=lambda cid: (-loads[cid], cid))[:2]
     best, best_fall = None, 0.0
-    for queue in movable:
-        giver, demand = owners[queue], demands[queue]
-        if giver not in fullest or demand <= 0:
-            continue
+    for giver in fullest:
         for taker, load in loads.items():
-            gap = loads[giver] - load
-            fall = 2 * demand * gap - demand**2 * (1 / capacities[giver] + 1 / capacities[taker])
-            # A fall of rounding's size is none; the first of equal moves counts.
-            if taker != giver and fall > best_fall * (1 + 1e-9) + 1e-9:
-                best, best_fall = (queue, taker), fall
+            gap, weight = loads[giver] - load, 1 / capacities[giver] + 1 / capacities[taker]
+            # The fall is a parabola in the demand: one of the two queues beside its top is best.
+            top = bisect_left(held[giver], _Held(gap / weight, 0))
+            for each in held[giver][max(0, top - 1) : top + 1]:
+                fall = 2 * each.demand * gap - each.demand**2 * weight
+                # A fall of rounding's size is none; the first of equal moves counts.
+                if fall > best_fall * (1 + 1e-9) + 1e-9:
+                    best, best_fall = (each, giver, taker), fall
     return best
 
 
