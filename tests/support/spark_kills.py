@@ -109,21 +109,25 @@ class Campaign:
     """Kills over many runs of a query, until there were enough; each kind comes early.
 
     Args:
-        kills: how many there are to be.
+        kills: how many there are to be, at the least.
         dice: decides what is killed next.
+        is_proven: whether the kills have struck what they were to strike.
     """
 
-    def __init__(self, kills: int, dice: random.Random) -> None:
+    def __init__(
+        self, kills: int, dice: random.Random, is_proven: Callable[[], bool] = lambda: True
+    ) -> None:
         self.tally: dict[str, int] = dict.fromkeys(VICTIMS, 0)
         self.runs = 0
         self._kills = kills
         self._dice = dice
+        self._is_proven = is_proven
 
     @property
     def is_over(self) -> bool:
         """Whether enough was killed; fails where runs end before anything can be."""
-        is_enough = sum(self.tally.values()) >= self._kills
-        assert is_enough or self.runs < 2 * self._kills + 2, f"too few kills: {self.progress}"
+        is_enough = sum(self.tally.values()) >= self._kills and self._is_proven()
+        assert is_enough or self.runs < 2 * self._kills + 2, f"nothing proven: {self.progress}"
         return is_enough
 
     def next_run(self) -> str:

@@ -114,6 +114,7 @@ class SteadyTraffic:
                 sorted(queue for each in self.members for queue in _owned(each)) == sorted(queues)
             ),
             timeout_s=JVM_LIMIT_S,
+            found=lambda: [_owned(each) for each in self.members],
         )
 
     def stop(self) -> str:

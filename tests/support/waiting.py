@@ -11,11 +11,20 @@ import pytest
 JVM_LIMIT_S = 180.0
 
 
-def wait_until(what: str, is_so: Callable[[], object], *, timeout_s: float = 60.0) -> float:
-    """Wait until `is_so()` holds; return how many seconds it took. Fails after the timeout."""
+def wait_until(
+    what: str,
+    is_so: Callable[[], object],
+    *,
+    timeout_s: float = 60.0,
+    found: Callable[[], object] = lambda: "",
+) -> float:
+    """Wait until `is_so()` holds; return how many seconds it took.
+
+    After the timeout it fails, and says what there is instead.
+    """
     begun = time.monotonic()
     while not is_so():
         if time.monotonic() - begun > timeout_s:
-            pytest.fail(f"not {what} within {timeout_s:g} s")
+            pytest.fail(f"not {what} within {timeout_s:g} s {found()}".rstrip())
         time.sleep(0.01)
     return time.monotonic() - begun
