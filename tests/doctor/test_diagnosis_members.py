@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -362,6 +363,25 @@ def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) 
     group.now["broker-a"] = replace(view, connections=both)
     assert "Q09" not in group.findings()
     assert "Q09" not in seen_group([ours, theirs]).findings()
+
+
+@pytest.mark.parametrize("strategy", ["MINIMAL_MOVE", "AVG_BY_LOAD", "CONSISTENT_HASH", "AVG"])
+def test_a_large_group_is_examined_within_seconds(seen_group: Group, strategy: str) -> None:
+    group = seen_group(
+        [f"10.0.0.{n}@1" for n in range(40)],
+        topics=[f"T{n}" for n in range(50)],
+        brokers=["broker-a", "broker-b"],
+        queues=8,
+        strategy=strategy,
+    )
+    snapshot = group.snapshot()
+    begin_s = time.process_time()
+
+    owners = compute_ownership(snapshot).owners
+
+    assert time.process_time() - begin_s < 5
+    assert len(owners) == 800
+    assert {len(connections) for connections in owners.values()} == {1}
 
 
 def test_owners_are_computed_over_all_topics_by_a_strategy_that_sees_them(

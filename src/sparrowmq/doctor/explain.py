@@ -71,7 +71,7 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
     explanations = []
     for cid_all, names in by_list.items():
         queues = tuple(topic.subscribe_queues)
-        shares = allocate_all(snapshot, strategy, topic, cid_all)
+        shares = allocate_all(snapshot, strategy, cid_all)
         owners = tuple(
             client_id for client_id in shares[queue] for _ in range(cid_all.count(client_id))
         )

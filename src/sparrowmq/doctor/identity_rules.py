@@ -8,12 +8,13 @@ nobody takes the share of the second place. Tests: test_diagnosis_members.py.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sparrowmq.doctor.finding import Finding, Severity, command_for_members, describe_queues
 from sparrowmq.doctor.group_snapshot import MemberConnection
 from sparrowmq.doctor.group_view import GroupView, find_duplicates
 from sparrowmq.doctor.ownership import (
+    Shares,
     allocate_all,
     find_strategy,
     sorted_ids,
@@ -182,17 +183,20 @@ def _effects(
     double: dict[MessageQueue, None] = {}
     if strategy is None or view.snapshot.is_broadcasting:
         return (), ()
+    shares: dict[tuple[str, ...], tuple[Shares, Shares]] = {}
     for topic in view.snapshot.topics:
         for broker in views_of(view.snapshot, topic):
-            cid_all = sorted_ids(broker)
+            cid_all = tuple(sorted_ids(broker))
             if not any(cid_all.count(client_id) > 1 for client_id in found):
                 continue
-            queues = topic.subscribe_queues
-            real = allocate_all(view.snapshot, strategy, topic, cid_all)
-            apart = allocate_all(
-                view.snapshot, strategy, topic, _with_distinct_ids(cid_all, frozenset(found))
-            )
-            for queue in queues:
+            if cid_all not in shares:
+                distinct = _with_distinct_ids(cid_all, frozenset(found))
+                shares[cid_all] = (
+                    allocate_all(view.snapshot, strategy, cid_all),
+                    allocate_all(view.snapshot, strategy, distinct),
+                )
+            real, apart = shares[cid_all]
+            for queue in topic.subscribe_queues:
                 if any(client_id in found for client_id in real[queue]):
                     double[queue] = None
                 elif not real[queue] and any("\0" in client_id for client_id in apart[queue]):
@@ -200,7 +204,7 @@ def _effects(
     return tuple(unowned), tuple(double)
 
 
-def _with_distinct_ids(cid_all: list[str], duplicates: frozenset[str]) -> list[str]:
+def _with_distinct_ids(cid_all: Sequence[str], duplicates: frozenset[str]) -> list[str]:
     """Return the list with a distinct id at every place after the first of each duplicate."""
     seen: dict[str, int] = {}
     apart = []

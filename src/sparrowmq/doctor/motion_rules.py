@@ -39,8 +39,8 @@ def find_churn(view: GroupView) -> list[Finding]:
         return []
 
     def divide(listed: Sequence[str]) -> dict[MessageQueue, tuple[str, ...]]:
-        parts = [allocate_all(snapshot, strategy, topic, listed) for topic in topics]
-        return {queue: owners for part in parts for queue, owners in part.items()}
+        owners = allocate_all(snapshot, strategy, listed)
+        return {queue: owners[queue] for topic in topics for queue in topic.subscribe_queues}
 
     before = divide(cids)
     # Chance decides the place of the new member's id: before all others, in the middle, or last.

@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import product
+from typing import TypeAlias
 
 from sparrowmq.coordination.owner_claims import Claim, owners_claimed
 from sparrowmq.doctor.group_snapshot import (
@@ -29,11 +31,13 @@ from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import java_order
-from sparrowmq.strategies import group_strategy
-from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
-from sparrowmq.strategies.group_strategy import Owners, is_group_strategy
+from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad, divide_by_plan
+from sparrowmq.strategies.group_strategy import Owners, TopicView, WholeGroupStrategy
 from sparrowmq.strategies.registry import strategy_from
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
+
+# The ids that take each queue.
+Shares: TypeAlias = dict[MessageQueue, tuple[str, ...]]
 
 
 class OwnerState(StrEnum):
@@ -136,50 +140,45 @@ def connections_of(broker: BrokerView) -> list[MemberConnection]:
 
 
 def allocate_all(
-    snapshot: GroupSnapshot,
-    strategy: AllocateMessageQueueStrategy,
-    topic: TopicSnapshot,
-    cid_all: Sequence[str],
-) -> dict[MessageQueue, tuple[str, ...]]:
+    snapshot: GroupSnapshot, strategy: AllocateMessageQueueStrategy, cid_all: Sequence[str]
+) -> Shares:
     """Run a strategy for every distinct id of a list; return the ids that take each queue.
 
     An id that is listed twice appears once, although two processes take its queues. Where the
     strategy fails for a member, the member gets nothing, as in a real member.
     """
-    queues = topic.subscribe_queues
-    owners: dict[MessageQueue, list[str]] = {queue: [] for queue in queues}
-    if not queues:
-        return {}
-    for client_id in dict.fromkeys(cid_all):
+    topics = [topic for topic in snapshot.topics if topic.subscribe_queues]
+    shares: Shares = {queue: () for topic in topics for queue in topic.subscribe_queues}
+    if not cid_all:
+        return shares
+    if isinstance(strategy, WholeGroupStrategy):
+        owners = _divide_group(snapshot, strategy, topics, cid_all)
+        return {queue: (owners[queue],) for queue in shares}
+    for topic, client_id in product(topics, dict.fromkeys(cid_all)):
+        queues = topic.subscribe_queues
         try:
-            share = _share(snapshot, strategy, queues, client_id, cid_all)
+            share = strategy.allocate(snapshot.group, client_id, queues, cid_all)
         except (ValueError, TypeError):
             continue
         for queue in share or ():
-            if queue in owners:
-                owners[queue].append(client_id)
-    return {queue: tuple(ids) for queue, ids in owners.items()}
+            # The strategy CONFIG returns one list for all topics.
+            if queue.topic == topic.topic and queue in shares:
+                shares[queue] += (client_id,)
+    return shares
 
 
-def _share(
+def _divide_group(
     snapshot: GroupSnapshot,
-    strategy: AllocateMessageQueueStrategy,
-    queues: Sequence[MessageQueue],
-    client_id: str,
+    strategy: WholeGroupStrategy,
+    topics: Sequence[TopicSnapshot],
     cid_all: Sequence[str],
-) -> Sequence[MessageQueue] | None:
-    if not is_group_strategy(strategy):
-        return strategy.allocate(snapshot.group, client_id, queues, cid_all)
-    # A group strategy sees all topics of the group at once, as in a real member.
-    views = [
-        group_strategy.TopicView(topic.topic, topic.subscribe_queues, cid_all)
-        for topic in snapshot.topics
-        if topic.subscribe_queues
-    ]
+) -> Mapping[MessageQueue, str]:
+    """Return the owner of every queue, as each member computes it."""
+    views = [TopicView(topic.topic, topic.subscribe_queues, cid_all) for topic in topics]
     owners = holders_of(snapshot)
     if isinstance(strategy, AllocateMessageQueueByLoad) and snapshot.plan is not None:
-        return strategy.follow_plan(client_id, views, owners, snapshot.plan.followed)
-    return strategy.allocate_group(snapshot.group, client_id, views, owners)
+        return divide_by_plan(views, snapshot.plan.followed, owners)
+    return strategy.divide_group(views, owners)
 
 
 def holders_of(snapshot: GroupSnapshot) -> Owners:
@@ -209,6 +208,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
     computed: dict[MessageQueue, tuple[str, ...]] = {}
     disputed: set[MessageQueue] = set()
     connections = _all_connections(snapshot)
+    shares_by: dict[tuple[str, ...], Shares] = {}
     for topic in snapshot.topics:
         queues = topic.subscribe_queues
         if not snapshot.divides_queues:
@@ -218,8 +218,12 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
         if strategy is None or not views:
             falls_to |= {queue: _reported_owners(snapshot, queue, connections) for queue in queues}
             continue
-        shares = [allocate_all(snapshot, strategy, topic, sorted_ids(view)) for view in views]
-        computed |= shares[0]
+        lists = [tuple(sorted_ids(view)) for view in views]
+        for cid_all in lists:
+            if cid_all not in shares_by:
+                shares_by[cid_all] = allocate_all(snapshot, strategy, cid_all)
+        shares = [shares_by[cid_all] for cid_all in lists]
+        computed |= {queue: shares[0][queue] for queue in queues}
         takers = [c for c in connections_of(views[0]) if _takes(snapshot, c, topic)]
         for queue in queues:
             falls_to[queue] = tuple(c for c in takers if c.client_id in shares[0][queue])

@@ -100,6 +100,8 @@ class AllocateMessageQueueConsistentHash(TopicStrategy):
             raise ValueError(f"illegal virtualNodeCnt :{virtual_node_cnt}")
         self.virtual_node_cnt = virtual_node_cnt
         self.custom_hash_function = custom_hash_function
+        # The last list and its ring: the topics of a group have the same members.
+        self._last: tuple[tuple[str, ...], ConsistentHashRing] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.virtual_node_cnt})"
@@ -110,9 +112,15 @@ class AllocateMessageQueueConsistentHash(TopicStrategy):
         """Return this member's queues; empty if the member is not in the list."""
         if find_index(cids, current_cid) is None:
             return []
-        ring = ConsistentHashRing(
-            cids,
-            virtual_node_cnt=self.virtual_node_cnt,
-            hash_function=self.custom_hash_function or md5_hash,
-        )
+        ring = self._ring_of(tuple(cids))
         return [queue for queue in queues if ring.find_owner(str(queue)) == current_cid]
+
+    def _ring_of(self, cids: tuple[str, ...]) -> ConsistentHashRing:
+        if self._last is None or self._last[0] != cids:
+            ring = ConsistentHashRing(
+                cids,
+                virtual_node_cnt=self.virtual_node_cnt,
+                hash_function=self.custom_hash_function or md5_hash,
+            )
+            self._last = (cids, ring)
+        return self._last[1]
