@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.coordination.member_marker import mark_version
-from sparrowmq.doctor import Severity, compute_ownership
+from sparrowmq.doctor import Severity, compute_ownership, diagnose
 from sparrowmq.doctor.explain import explain
 from sparrowmq.doctor.group_snapshot import PlanSnapshot, TopicSnapshot
 from sparrowmq.doctor.group_view import examine
@@ -374,14 +374,22 @@ def test_a_large_group_is_examined_within_seconds(seen_group: Group, strategy: s
         queues=8,
         strategy=strategy,
     )
+    mine = [queue for topic in group.topics.values() for queue in topic.subscribe_queues]
+    for n in range(40):
+        group.report(f"10.0.0.{n}@1", held=mine[n::40])
     snapshot = group.snapshot()
     begin_s = time.process_time()
 
-    owners = compute_ownership(snapshot).owners
+    view = examine(snapshot)
+    diagnose(snapshot)
 
     assert time.process_time() - begin_s < 5
-    assert len(owners) == 800
-    assert {len(connections) for connections in owners.values()} == {1}
+    assert len(mine) == 800
+    assert [view.queues[queue].owner_ids for queue in mine[:3]] == [
+        ("10.0.0.0@1",),
+        ("10.0.0.1@1",),
+        ("10.0.0.2@1",),
+    ]
 
 
 def test_owners_are_computed_over_all_topics_by_a_strategy_that_sees_them(

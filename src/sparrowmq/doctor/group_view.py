@@ -9,7 +9,7 @@ Tests: test_diagnosis_queues.py, test_one_owner.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -141,6 +141,8 @@ class GroupView:
         rates: the rates of each queue; empty after a single sample.
         queues: the queues that members divide, those of the retry topic included.
         progress: the group's progress in each queue at the newest sample.
+        held: what members report of each queue that they have.
+        filtered: the topics of which the group subscribes some messages only.
     """
 
     snapshot: GroupSnapshot
@@ -148,6 +150,8 @@ class GroupView:
     rates: Mapping[MessageQueue, QueueRate]
     queues: Mapping[MessageQueue, QueueView]
     progress: _Progress
+    held: Mapping[MessageQueue, Sequence[HeldQueue]]
+    filtered: frozenset[str]
 
     @property
     def timestamp_ms(self) -> int:
@@ -293,8 +297,7 @@ class GroupView:
 
     def is_handed_over(self, queue: MessageQueue) -> bool:
         """Return whether a member gives the queue up, or waits until it may begin to consume."""
-        found = [held for held in self._held(queue) if held.is_dropped or not held.is_consumed]
-        return bool(found)
+        return any(each.is_dropped or not each.is_consumed for each in self.held.get(queue, ()))
 
     def waits_for_match(self, queue: MessageQueue) -> bool:
         """Return whether the queue's owner filters, and has no message of the queue in hand.
@@ -302,21 +305,12 @@ class GroupView:
         A broker holds a pull until a message matches. Meanwhile other messages arrive and the
         offset stands still, although nothing is to be consumed.
         """
-        if not self.is_filtered(queue.topic):
+        if queue.topic not in self.filtered:
             return False
         owners = {c.client_id for c in self.ownership.falls_to.get(queue, ())}
         if any(r.is_silent for r in self.snapshot.reports if r.client_id in owners):
             return False
-        return not any(held.cached_count for held in self._held(queue))
-
-    def _held(self, queue: MessageQueue) -> list[HeldQueue]:
-        return [h for report in self.snapshot.reports for h in report.held if h.queue == queue]
-
-    def is_filtered(self, topic: str) -> bool:
-        """Return whether the group subscribes some messages of a topic only."""
-        said = [s for broker in self.snapshot.last.brokers for s in broker.subscriptions]
-        said += [s for report in self.snapshot.reports for s in report.subscriptions]
-        return any(s.topic == topic and s.expression.strip() not in ("", "*") for s in said)
+        return not any(each.cached_count for each in self.held.get(queue, ()))
 
     def lag(self, queues: Iterable[MessageQueue] | None = None) -> int:
         """Return the number of unconsumed messages in these queues; None means all queues."""
@@ -484,8 +478,19 @@ def make_view(
             uncommitted=uncommitted.get(queue, 0),
             standing=standing,
         )
+    held: dict[MessageQueue, list[HeldQueue]] = {}
+    for each in (each for report in snapshot.reports for each in report.held):
+        held.setdefault(each.queue, []).append(each)
+    said = [s for broker in snapshot.last.brokers for s in broker.subscriptions]
+    said += [s for report in snapshot.reports for s in report.subscriptions]
     return GroupView(
-        snapshot=snapshot, ownership=ownership, rates=rates, queues=queues, progress=progress
+        snapshot=snapshot,
+        ownership=ownership,
+        rates=rates,
+        queues=queues,
+        progress=progress,
+        held=held,
+        filtered=frozenset(s.topic for s in said if s.expression.strip() not in ("", "*")),
     )
 
 

@@ -66,11 +66,9 @@ def find_topic_tilt(view: GroupView) -> Iterator[Finding]:
 
 
 def _is_even_per_topic(view: GroupView) -> bool:
+    loads = user_loads(view).values()
     for topic in view.snapshot.user_topics:
-        counts = [
-            sum(queue.topic == topic.topic for queue in queues)
-            for queues in user_loads(view).values()
-        ]
+        counts = [sum(queue.topic == topic.topic for queue in queues) for queues in loads]
         if max(counts) - min(counts) > 1:
             return False
     return True

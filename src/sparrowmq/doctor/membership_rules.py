@@ -362,8 +362,10 @@ def user_loads(view: GroupView) -> dict[str, list[MessageQueue]]:
     loads: dict[str, list[MessageQueue]] = {
         c.client_id: [] for c in view.ownership.connections if topics
     }
-    for client_id, mine in loads.items():
-        mine += [q for q in view.ownership.queues_of(client_id) if q.topic in topics]
+    for queue, connections in view.ownership.falls_to.items():
+        if queue.topic in topics:
+            for client_id in loads.keys() & {c.client_id for c in connections}:
+                loads[client_id].append(queue)
     return loads
 
 

@@ -102,14 +102,6 @@ class Ownership:
             return OwnerState.OWNED
         return OwnerState.DOUBLE if connections else OwnerState.UNOWNED
 
-    def queues_of(self, client_id: str) -> list[MessageQueue]:
-        """Return the queues that fall to a client id."""
-        return [
-            queue
-            for queue, connections in self.falls_to.items()
-            if any(c.client_id == client_id for c in connections)
-        ]
-
 
 def find_strategy(snapshot: GroupSnapshot) -> AllocateMessageQueueStrategy | None:
     """Return the group's strategy; None if it needs settings that its name lacks (CONFIG ...)."""
@@ -154,15 +146,15 @@ def allocate_all(
     if isinstance(strategy, WholeGroupStrategy):
         owners = _divide_group(snapshot, strategy, topics, cid_all)
         return {queue: (owners[queue],) for queue in shares}
-    for topic, client_id in product(topics, dict.fromkeys(cid_all)):
-        queues = topic.subscribe_queues
+    listed = [(topic.topic, topic.subscribe_queues) for topic in topics]
+    for (topic, queues), client_id in product(listed, dict.fromkeys(cid_all)):
         try:
             share = strategy.allocate(snapshot.group, client_id, queues, cid_all)
         except (ValueError, TypeError):
             continue
         for queue in share or ():
             # The strategy CONFIG returns one list for all topics.
-            if queue.topic == topic.topic and queue in shares:
+            if queue.topic == topic and queue in shares:
                 shares[queue] += (client_id,)
     return shares
 

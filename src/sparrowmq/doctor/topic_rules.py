@@ -506,7 +506,7 @@ def find_unmatched_subscriptions(view: GroupView) -> Iterator[Finding]:
         gets_some = any(h.cached_count or h.last_consume_timestamp_ms > since_ms for h in held)
         flow = view.flow(topic.subscribe_queues)
         came = 0 if flow is None else round(flow.produced_per_s * view.snapshot.interval_ms / 1000)
-        if came < UNMATCHED_MIN or not held or gets_some or not view.is_filtered(topic.topic):
+        if came < UNMATCHED_MIN or not held or gets_some or topic.topic not in view.filtered:
             continue
         yield Finding(
             rule="Q17",
