@@ -146,7 +146,7 @@ class EmbeddedCluster:
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             has_line = selector.select(_START_TIMEOUT_S)
-        line = self._process.stdout.readline().decode() if has_line else ""
+        line = (self._process.stdout.readline() if has_line else b"").decode()
         found = dict(part.split("=", 1) for part in line.split() if "=" in part)
         if not line.startswith("ready ") or not found.keys() >= {"nameserver", "broker"}:
             self.kill()
