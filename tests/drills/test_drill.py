@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.cli.main import build_app
 from sparrowmq.drills.drill import decode_report, encode_report
 from sparrowmq.drills.kinds import DrillKind
+from sparrowmq.drills.relay import Relay
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
 from sparrowmq.processes.child_processes import Child
 from sparrowmq.processes.member_log import Assigned, MemberLog
@@ -103,6 +108,21 @@ def test_last_of_several_changes_in_one_millisecond_counts(tmp_path: Path) -> No
     member = MemberLog("member-2", "GID", tmp_path, assignments=steps)
 
     assert list_changes([member], since_ms=5) == (Change(2, "member-2", (0, 3), is_lost=False),)
+
+
+def test_relay_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    listen, count = asyncio.start_server, count_from(1)
+
+    async def listen_once(*args: Any) -> asyncio.Server:
+        if next(count) == 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await listen(*args)
+
+    monkeypatch.setattr(asyncio, "start_server", listen_once)
+    with pytest.raises(OSError, match="Too many open files"):
+        Relay("127.0.0.1:1", "127.0.0.1:2")
+
+    assert "drill-relay" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_duplicate_id_is_diagnosed_and_cured() -> None:

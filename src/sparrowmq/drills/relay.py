@@ -38,7 +38,12 @@ class Relay:
         self._servers: list[asyncio.Server] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="drill-relay")
         self._thread.start()
-        self.name_server = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+        try:
+            started = asyncio.run_coroutine_threadsafe(self._start(), self._loop)
+            self.name_server = started.result(_PATIENCE_S)
+        except BaseException:
+            self.close()
+            raise
 
     def cut(self) -> None:
         """Stop forwarding, in both directions, before this call returns."""
