@@ -24,10 +24,12 @@ from waiting import wait_until
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 COMMIT, ROLLBACK, UNKNOWN = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"
-TIMEOUT_MS, INTERVAL_MS = 500, 1_500
+# On a busy machine many rounds of questions pass before a producer or consumer is there.
+TIMEOUT_MS, INTERVAL_MS, QUESTIONS_MAX = 500, 1_500, 1_000
 OPTIONS = (
     *("--flush", "sync", "--transaction-timeout-ms", str(TIMEOUT_MS)),
     *("--transaction-check-interval-ms", str(INTERVAL_MS)),
+    *("--transaction-check-max", str(QUESTIONS_MAX)),
 )
 
 
@@ -35,11 +37,15 @@ OPTIONS = (
 def clusters(java: Any, rig: ModuleType, tmp_path: Path) -> Iterator[Any]:
     """Our cluster and Apache's on one data directory, and Apache's that asks for no outcome."""
     data = tmp_path / "data"
-    settings = {"transactionTimeOut": TIMEOUT_MS, "flushDiskType": "SYNC_FLUSH"}
-    store = data / "store"
+    settings = {
+        "flushDiskType": "SYNC_FLUSH",
+        "transactionTimeOut": TIMEOUT_MS,
+        "transactionCheckInterval": INTERVAL_MS,
+        "transactionCheckMax": QUESTIONS_MAX,
+    }
     found = {
         "ours": rig.OurCluster(java, data, options=OPTIONS),
-        "apache": rig.ApacheCluster(java, store, transactionCheckInterval=INTERVAL_MS, **settings),
+        "apache": rig.ApacheCluster(java, data / "store", **settings),
     }
     yield found
     for cluster in found.values():
