@@ -26,7 +26,6 @@ from sparrowmq.strategies import (
     TopicView,
     strategy_from,
 )
-from sparrowmq.strategies.across_topics import divide_topics
 from sparrowmq.strategies.group_strategy import is_group_strategy
 from sparrowmq.strategies.minimal_move import divide
 
@@ -302,7 +301,7 @@ class TestAcrossTopics:
                 for at, topic in enumerate(("A", "B"))
             ]
             views = [TopicView(half[0].topic, half, cids) for half in halves if half]
-            before, owners = owners, divide_topics(views, owners)
+            before, owners = owners, ACROSS.divide_group(views, owners)
 
             assert spread(owners, cids) <= 1
             if before:
@@ -320,11 +319,11 @@ class TestAcrossTopics:
 
     def test_retry_topic_that_few_members_see_yet_moves_no_other_queue(self) -> None:
         view = TopicView("T", queues_of(3, topic="T"), ["a", "b"])
-        alone = divide_topics([view])
+        alone = ACROSS.divide_group([view])
 
         for cid in view.cid_all:
             retries = TopicView("%RETRY%G", queues_of(1, topic="%RETRY%G"), [cid])
-            both = divide_topics([retries, view])
+            both = ACROSS.divide_group([retries, view])
 
             assert {queue: both[queue] for queue in view.mq_all} == alone
 

@@ -13,8 +13,7 @@ from sparrowmq.doctor.finding import Finding, Severity
 from sparrowmq.doctor.group_snapshot import BrokerView, MemberConnection
 from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.doctor.membership_rules import serving_brokers
-from sparrowmq.doctor.ownership import allocate_all, find_strategy
-from sparrowmq.model import MessageQueue
+from sparrowmq.doctor.ownership import Shares, allocate_all, find_strategy
 from sparrowmq.words import Phrase, count_of, format_duration
 
 # From this share of moved queues on, a join is worth a finding.
@@ -38,7 +37,7 @@ def find_churn(view: GroupView) -> list[Finding]:
     if not CHURN_QUEUES_MIN <= count <= CHURN_QUEUES_MAX:
         return []
 
-    def divide(listed: Sequence[str]) -> dict[MessageQueue, tuple[str, ...]]:
+    def divide(listed: Sequence[str]) -> Shares:
         owners = allocate_all(snapshot, strategy, listed)
         return {queue: owners[queue] for topic in topics for queue in topic.subscribe_queues}
 

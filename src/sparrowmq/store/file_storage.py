@@ -225,10 +225,10 @@ class FileStorage:
             _make_directories(os.path.dirname(full_path))
             fd = os.open(full_path, flags, _FILE_MODE)
         try:
-            os.ftruncate(fd, size)
-        except OSError as error:
+            with _naming(full_path):
+                os.ftruncate(fd, size)
+        except OSError:
             os.close(fd)
-            error.filename = full_path
             raise
         return self._file(path, fd=fd, size=size, pinned=pinned)
 
@@ -499,7 +499,10 @@ def _sync_data(fd: int) -> None:
 
 @contextlib.contextmanager
 def _naming(full_path: str | Path) -> Generator[None]:
-    """Name the file in an error of its descriptor, which knows no name."""
+    """Name the file in an error of its descriptor, which knows no name.
+
+    Reads and writes, of which there are many, do so without the cost of a generator.
+    """
     try:
         yield
     except OSError as error:

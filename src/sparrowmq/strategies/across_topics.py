@@ -34,32 +34,25 @@ class AllocateMessageQueueAcrossTopics(WholeGroupStrategy):
     def divide_group(
         self, topics: Sequence[TopicView], owners: Owners = NO_OWNERS
     ) -> dict[MessageQueue, str]:
-        """Return the owner of every queue of all topics."""
-        return divide_topics(topics, owners)
+        """Return the owner of every queue of all topics.
 
-
-def divide_topics(
-    topics: Sequence[TopicView], owners: Owners = NO_OWNERS
-) -> dict[MessageQueue, str]:
-    """Return the owner of every queue of all topics.
-
-    Topics with the same subscribers are divided together, by the fewest moves; those with the
-    fewest subscribers first. A retry topic comes last, since members see it at different times.
-    """
-    loads = {cid: 0 for view in topics for cid in view.cid_all}
-    together: dict[tuple[bool, tuple[str, ...]], list[MessageQueue]] = {}
-    for view in in_order(topics):
-        is_retry = view.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
-        together.setdefault((is_retry, tuple(unique(view.cid_all))), []).extend(view.mq_all)
-    now: dict[MessageQueue, str] = {}
-    # Sorting is stable: subscribers of equal number keep their order.
-    ranked = sorted(together.items(), key=lambda item: (item[0][0], len(item[0][1])))
-    for (_, cids), queues in ranked:
-        given = divide(queues, cids, owners, floors=_level(loads, cids, len(queues)))
-        for queue in queues:
-            now[queue] = given[queue]
-            loads[given[queue]] += 1
-    return now
+        Topics with the same subscribers are divided together, by the fewest moves; those with the
+        fewest subscribers first. A retry topic comes last, since members see it at different times.
+        """
+        loads = {cid: 0 for view in topics for cid in view.cid_all}
+        together: dict[tuple[bool, tuple[str, ...]], list[MessageQueue]] = {}
+        for view in in_order(topics):
+            is_retry = view.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+            together.setdefault((is_retry, tuple(unique(view.cid_all))), []).extend(view.mq_all)
+        now: dict[MessageQueue, str] = {}
+        # Sorting is stable: subscribers of equal number keep their order.
+        ranked = sorted(together.items(), key=lambda item: (item[0][0], len(item[0][1])))
+        for (_, cids), queues in ranked:
+            given = divide(queues, cids, owners, floors=_level(loads, cids, len(queues)))
+            for queue in queues:
+                now[queue] = given[queue]
+                loads[given[queue]] += 1
+        return now
 
 
 def _level(loads: Mapping[str, int], cids: Sequence[str], count: int) -> dict[str, int]:
