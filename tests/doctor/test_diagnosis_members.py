@@ -303,6 +303,17 @@ def test_r28_finds_a_member_that_is_listed_and_frozen(seen_group: Group) -> None
     assert any("does not answer" in line for line in found.evidence)
 
 
+def test_r28_leaves_a_member_alone_that_has_consumed_all_of_another_queue(
+    seen_group: Group,
+) -> None:
+    group = seen_group()
+    group.flow(0, then=(100, 100), now=(130, 130))
+    group.flow(1, then=(100, 50), now=(110, 50))
+    group.flow(2, 3, then=(100, 100), now=(160, 160))
+
+    assert group.findings().keys() == {"R30"}
+
+
 def test_r28_leaves_a_member_alone_that_has_just_come(seen_group: Group) -> None:
     group = seen_group()
     group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], before=["10.0.0.2@1"])

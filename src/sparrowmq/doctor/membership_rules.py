@@ -208,6 +208,9 @@ def find_ghosts(view: GroupView) -> Iterator[Finding]:
         waiting = [queue for queue in mine if view.stands_still(queue, is_silent=is_silent)]
         if not waiting or len(waiting) < len([q for q in mine if view.lag([q])]):
             continue
+        if any(view.rates[queue].consumed_per_s for queue in mine if queue in view.rates):
+            # R30 reports the queues of a working member that stand still.
+            continue
         others_move = any(
             rate.consumed_per_s > 0 for queue, rate in view.rates.items() if queue not in queues
         )
