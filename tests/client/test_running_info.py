@@ -6,6 +6,7 @@ import pytest
 
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.snapshot import parse_strategy_name
 from sparrowmq.client.running_info import answer_about
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.membership.actions import Acquire, Pull
@@ -22,6 +23,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.subscription import parse_subscription
+from sparrowmq.strategies import AllocateMessageQueueConsistentHash
 
 QUEUE = MessageQueue("T", "b", 3)
 NOW_MS, TIMESTAMP_MS = 5_000, 1_700_000_000_000
@@ -91,6 +93,18 @@ def test_running_info_shows_subscriptions_and_queues(subscriber: Subscriber) -> 
     assert shown.last_pull_timestamp_ms == TIMESTAMP_MS - 500
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
     assert str(TIMESTAMP_MS - 1_000) == info.properties["PROP_CONSUMER_START_TIMESTAMP"]
+
+
+def test_running_info_marks_a_strategy_with_settings_of_its_own(subscriber: Subscriber) -> None:
+    subscriber.strategy = AllocateMessageQueueConsistentHash(virtual_node_cnt=100)
+    fields = {"consumerGroup": "GID_info", "clientId": "me"}
+
+    reply = ask(subscriber, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+
+    assert isinstance(reply, RemotingCommand)
+    properties = decode_body(ConsumerRunningInfo, reply.body).properties
+    reported = parse_strategy_name(properties["allocateMessageQueueStrategy"])
+    assert reported == "CONSISTENT_HASH (own settings)"
 
 
 def test_status_gives_the_offsets_of_one_topic(subscriber: Subscriber) -> None:

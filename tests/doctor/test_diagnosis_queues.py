@@ -150,6 +150,25 @@ def test_r13_finds_different_strategies(seen_group: Group) -> None:
     assert "R13" not in group.findings()
 
 
+def test_owners_by_a_strategy_with_settings_of_its_own_are_those_who_report_them(
+    seen_group: Group,
+) -> None:
+    # Java's members report the name alone.
+    group = seen_group(strategy="CONSISTENT_HASH (own settings)")
+    group.report(FIRST, held=queues(1, 3), strategy="CONSISTENT_HASH")
+    group.report(SECOND, held=queues(0, 2), strategy=group.strategy)
+
+    owners = compute_ownership(group.snapshot()).owners
+
+    assert [owners[queue][0].client_id for queue in queues(0, 1, 2, 3)] == [
+        SECOND,
+        FIRST,
+        SECOND,
+        FIRST,
+    ]
+    assert group.findings().keys() == {"Q05"}
+
+
 @pytest.mark.parametrize(("topics", "fires"), [(("T", "U", "V"), True), (("T",), False)])
 def test_r15_finds_that_the_first_ids_get_the_extra_queue_of_every_topic(
     seen_group: Group, topics: tuple[str, ...], fires: bool

@@ -18,12 +18,15 @@ from sparrowmq.strategies import (
     AllocateMessageQueueByConfig,
     AllocateMessageQueueByMachineRoom,
     AllocateMessageQueueConsistentHash,
+    AllocateMessageQueueConsistentHashBounded,
     AllocateMessageQueueStrategy,
     FunctionStrategy,
     MessageQueue,
+    PrefixMachineRoomResolver,
     strategy_from,
 )
 from sparrowmq.strategies.consistent_hash import ConsistentHashRing
+from sparrowmq.strategies.registry import join_reported, reported_name
 
 AVG = AllocateMessageQueueAveragely()
 CIRCLE = AllocateMessageQueueAveragelyByCircle()
@@ -352,3 +355,62 @@ def test_an_id_that_is_listed_twice_gets_a_node_for_each_that_it_lost_on_the_rin
     # b takes a's first node, so the second a has the numbers 1 and 2, and nothing is at 5.
     assert [ring.owner_at(place) for place in (1, 2, 3, 4)] == ["b", "a", "b", "a"]
     assert ring.find_owner("queue") == "b"
+
+
+class _OneRoom(PrefixMachineRoomResolver):
+    """Finds every broker and member in one room."""
+
+    def broker_deploy_in(self, message_queue: MessageQueue) -> str:
+        return "room"
+
+    def consumer_deploy_in(self, client_id: str) -> str:
+        return "room"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        (AVG, "AVG"),
+        (RING, "CONSISTENT_HASH"),
+        (AllocateMessageQueueConsistentHash(10), "CONSISTENT_HASH"),
+        (AllocateMessageQueueConsistentHash(100), "CONSISTENT_HASH (own settings)"),
+        (
+            AllocateMessageQueueConsistentHash(custom_hash_function=len),
+            "CONSISTENT_HASH (own settings)",
+        ),
+        (
+            AllocateMessageQueueConsistentHashBounded(1.5),
+            "CONSISTENT_HASH_BOUNDED (own settings)",
+        ),
+        (AllocateMachineRoomNearby(AVG), "MACHINE_ROOM_NEARBY-AVG"),
+        (
+            AllocateMachineRoomNearby(AVG, _OneRoom()),
+            "MACHINE_ROOM_NEARBY-AVG (own settings)",
+        ),
+        (AllocateMessageQueueByConfig([]), "CONFIG"),
+        (FunctionStrategy(lambda *_: []), "<lambda>"),
+    ],
+    ids=str,
+)
+def test_a_reported_name_is_marked_if_it_does_not_make_the_strategy(
+    strategy: AllocateMessageQueueStrategy, name: str
+) -> None:
+    assert reported_name(strategy) == name
+
+
+@pytest.mark.parametrize(
+    ("names", "joined"),
+    [
+        ([], None),
+        (["AVG", "AVG"], "AVG"),
+        (["AVG", "CONSISTENT_HASH"], None),
+        (
+            ["CONSISTENT_HASH", "CONSISTENT_HASH (own settings)"],
+            "CONSISTENT_HASH (own settings)",
+        ),
+    ],
+)
+def test_reported_names_are_joined_where_the_strategies_may_be_one(
+    names: list[str], joined: str | None
+) -> None:
+    assert join_reported(names) == joined

@@ -28,6 +28,7 @@ from sparrowmq.protocol.headers import (
     ResetOffsetRequestHeader,
     decode_header,
 )
+from sparrowmq.strategies.registry import reported_name
 
 
 def answer_about(
@@ -101,7 +102,7 @@ def describe(subscriber: Subscriber, *, now_ms: int, timestamp_ms: int) -> Consu
             "PROP_NAMESERVER_ADDR": ";".join(subscriber.name_servers.in_order()),
             "PROP_CONSUME_TYPE": config.consume_type.name,
             # Java's consumers report this under their field's name.
-            "allocateMessageQueueStrategy": subscriber.strategy.name,
+            "allocateMessageQueueStrategy": reported_name(subscriber.strategy),
             "messageModel": config.message_model.value,
             "PROP_CONSUMEORDERLY": "true" if config.orderly else "false",
             "PROP_THREADPOOL_CORE_SIZE": str(config.consume_thread_count),

@@ -14,6 +14,7 @@ from sparrowmq.doctor.group_snapshot import MemberReport, SubscriptionView
 from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
+from sparrowmq.strategies.registry import join_reported
 from sparrowmq.words import Phrase, count_of
 
 
@@ -152,7 +153,7 @@ def find_share_without_subscription(view: GroupView) -> Iterator[Finding]:
 def find_different_strategies(view: GroupView) -> Iterator[Finding]:
     """R13: members run different strategies, or several of them hold one queue."""
     reported = {r.client_id: r.strategy for r in _answered(view) if r.strategy}
-    if len(set(reported.values())) < 2:
+    if not reported or join_reported(reported.values()):
         yield from _find_shared_queues(view)
         return
     yield Finding(

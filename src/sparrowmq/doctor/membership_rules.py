@@ -15,7 +15,7 @@ from sparrowmq.doctor.group_snapshot import BrokerView, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
-from sparrowmq.strategies.registry import SPARROW_STRATEGIES
+from sparrowmq.strategies.registry import OWN_SETTINGS, SPARROW_STRATEGIES
 from sparrowmq.words import Phrase, count_of
 
 _HEARTBEAT_REMEDY = (
@@ -136,7 +136,7 @@ def find_idle_members(view: GroupView) -> Iterator[Finding]:
 def find_own_strategy_in_mixed_group(view: GroupView) -> Iterator[Finding]:
     """Q09: a group with members of other clients uses a strategy that only SparrowMQ has."""
     reported = {report.strategy for report in view.snapshot.reports} | {view.snapshot.strategy}
-    own = sorted(reported & SPARROW_STRATEGIES.keys())
+    own = sorted({name.removesuffix(OWN_SETTINGS) for name in reported} & SPARROW_STRATEGIES.keys())
     others = [c for c in view.ownership.connections if not is_marked(c.version)]
     if not own or not others or view.snapshot.is_broadcasting:
         return

@@ -104,7 +104,9 @@ class AllocateMessageQueueConsistentHash(TopicStrategy):
         self._last: tuple[tuple[str, ...], ConsistentHashRing] | None = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.virtual_node_cnt})"
+        function = self.custom_hash_function
+        end = "" if function is None else f", {function!r}"
+        return f"{type(self).__name__}({self.virtual_node_cnt}{end})"
 
     def share(
         self, current_cid: str, queues: Sequence[MessageQueue], cids: Sequence[str]

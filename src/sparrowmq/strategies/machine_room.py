@@ -127,7 +127,9 @@ class AllocateMachineRoomNearby:
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.allocate_message_queue_strategy!r})"
+        resolver = self.machine_room_resolver
+        end = "" if type(resolver) is PrefixMachineRoomResolver else f", {resolver!r}"
+        return f"{type(self).__name__}({self.allocate_message_queue_strategy!r}{end})"
 
     @property
     def name(self) -> str:

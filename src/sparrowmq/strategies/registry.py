@@ -72,6 +72,8 @@ SPARROW_STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
 _ALL: Mapping[str, StrategyClass] = {**STRATEGIES, **SPARROW_STRATEGIES}
 
 _NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
+# The end of a reported name that lacks the strategy's settings.
+OWN_SETTINGS = " (own settings)"
 # Strategies that need settings, and the value to pass instead of the name.
 _NEEDS_SETTINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -111,6 +113,34 @@ def strategy_from(value: StrategyChoice | str) -> AllocateMessageQueueStrategy:
         f"strategy is {value!r}: it must be a name ({', '.join(_ALL)}), a strategy or a "
         f"function of (consumer_group, current_cid, mq_all, cid_all)"
     )
+
+
+def reported_name(strategy: AllocateMessageQueueStrategy) -> str:
+    """Return the name by which a member reports its strategy.
+
+    Others compute the member's shares from this name. So a strategy that the name alone does not
+    make is marked, such as CONSISTENT_HASH with another number of nodes.
+    """
+    try:
+        made = strategy_from(strategy.name)
+    except ConfigError:
+        return strategy.name
+    is_same = type(made) is type(strategy) and repr(made) == repr(strategy)
+    return strategy.name if is_same else strategy.name + OWN_SETTINGS
+
+
+def join_reported(names: Iterable[str]) -> str | None:
+    """Return the strategy of members that report these names; None if the strategies differ.
+
+    A member with settings of its own may agree with a member that reports the name alone, as Java's
+    members do whatever their settings are.
+    """
+    reported = set(names)
+    plain = {name.removesuffix(OWN_SETTINGS) for name in reported}
+    if len(plain) != 1:
+        return None
+    (name,) = plain
+    return name if reported == plain else name + OWN_SETTINGS
 
 
 def unknown_strategy(name: str, known: Iterable[str]) -> ConfigError:

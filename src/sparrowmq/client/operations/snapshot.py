@@ -76,6 +76,7 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
 from sparrowmq.protocol.wire_names import prepare_types, wire_names
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad, GroupLoads
+from sparrowmq.strategies.registry import join_reported
 
 # The members that are asked about themselves; a larger group is understood without the others.
 RUNNING_INFO_MEMBERS_MAX = 64
@@ -181,8 +182,7 @@ def end_snapshot(
     samples[-1] = yield from _with_waits(directory, group, samples[-1])
     samples[-1] = yield from _with_disabled(directory, group, samples, reports)
     samples[-1] = yield from _with_refused_filters(directory, group, samples[-1])
-    reported = {report.strategy for report in reports if report.strategy}
-    known = strategy or (reported.pop() if len(reported) == 1 else None)
+    known = strategy or join_reported(each.strategy for each in reports if each.strategy)
     plan = None
     if known == AllocateMessageQueueByLoad.name:
         listing = sorted(
