@@ -169,6 +169,14 @@ def test_owners_by_a_strategy_with_settings_of_its_own_are_those_who_report_them
     assert group.findings().keys() == {"Q05"}
 
 
+def test_r13_leaves_rooms_alone_of_which_java_reports_the_class(seen_group: Group) -> None:
+    group = seen_group(strategy="MACHINE_ROOM_NEARBY")
+    group.report(FIRST, held=queues(0, 1), strategy="MACHINE_ROOM_NEARBY")
+    group.report(SECOND, held=queues(2, 3), strategy="MACHINE_ROOM_NEARBY-AVG")
+
+    assert group.findings().keys() == {"Q05"}
+
+
 @pytest.mark.parametrize(("topics", "fires"), [(("T", "U", "V"), True), (("T",), False)])
 def test_r15_finds_that_the_first_ids_get_the_extra_queue_of_every_topic(
     seen_group: Group, topics: tuple[str, ...], fires: bool

@@ -408,6 +408,9 @@ def test_a_reported_name_is_marked_if_it_does_not_make_the_strategy(
             ["CONSISTENT_HASH", "CONSISTENT_HASH (own settings)"],
             "CONSISTENT_HASH (own settings)",
         ),
+        (["MACHINE_ROOM_NEARBY", "MACHINE_ROOM_NEARBY-AVG"], "MACHINE_ROOM_NEARBY"),
+        (["MACHINE_ROOM_NEARBY-AVG", "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE"], None),
+        (["MACHINE_ROOM_NEARBY", "AVG"], None),
     ],
 )
 def test_reported_names_are_joined_where_the_strategies_may_be_one(

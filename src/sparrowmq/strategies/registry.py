@@ -71,7 +71,8 @@ SPARROW_STRATEGIES: Mapping[str, StrategyClass] = MappingProxyType(
 )
 _ALL: Mapping[str, StrategyClass] = {**STRATEGIES, **SPARROW_STRATEGIES}
 
-_NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
+_NEARBY = "MACHINE_ROOM_NEARBY"
+_NEARBY_PREFIX = f"{_NEARBY}-"
 # The end of a reported name that lacks the strategy's settings.
 OWN_SETTINGS = " (own settings)"
 # Strategies that need settings, and the value to pass instead of the name.
@@ -133,14 +134,16 @@ def join_reported(names: Iterable[str]) -> str | None:
     """Return the strategy of members that report these names; None if the strategies differ.
 
     A member with settings of its own may agree with a member that reports the name alone, as Java's
-    members do whatever their settings are.
+    members do whatever their settings are. They do not report the inner strategy either.
     """
     reported = set(names)
     plain = {name.removesuffix(OWN_SETTINGS) for name in reported}
+    if _NEARBY in plain:
+        plain = {name for name in plain if not name.startswith(_NEARBY_PREFIX)}
     if len(plain) != 1:
         return None
     (name,) = plain
-    return name if reported == plain else name + OWN_SETTINGS
+    return name + OWN_SETTINGS if any(n.endswith(OWN_SETTINGS) for n in reported) else name
 
 
 def unknown_strategy(name: str, known: Iterable[str]) -> ConfigError:
