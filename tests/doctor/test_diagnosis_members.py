@@ -248,6 +248,16 @@ def test_r14_names_members_without_a_queue(
     assert idle == ([] if found is None else list(found.members))
 
 
+def test_r14_leaves_a_member_alone_whose_queues_nobody_knows(seen_group: Group) -> None:
+    group = seen_group(["10.0.0.1@1", "10.0.0.2@1"], strategy="CONFIG")
+    group.report("10.0.0.1@1", held=queues(0, 1))
+
+    assert "R14" not in group.findings()
+
+    group.report("10.0.0.2@1")
+    assert group.findings()["R14"].members == ("10.0.0.2@1",)
+
+
 def test_r14_leaves_a_member_to_its_plan_that_gave_the_queues_to_quicker_ones(
     seen_group: Group,
 ) -> None:

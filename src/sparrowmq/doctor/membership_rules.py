@@ -13,6 +13,7 @@ from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.finding import Finding, Severity, command_for_members, describe_queues
 from sparrowmq.doctor.group_snapshot import BrokerView, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
+from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
 from sparrowmq.strategies.registry import OWN_SETTINGS, SPARROW_STRATEGIES
@@ -103,7 +104,13 @@ def find_idle_members(view: GroupView) -> Iterator[Finding]:
     if view.snapshot.is_broadcasting:
         return
     loads = user_loads(view)
-    idle = [client_id for client_id, queues in loads.items() if not queues]
+    # Without a strategy to compute by, only its report says that a member has no queue.
+    is_computed = find_strategy(view.snapshot) is not None
+    idle = [
+        client_id
+        for client_id, queues in loads.items()
+        if not queues and (is_computed or view.snapshot.find_report(client_id))
+    ]
     if not idle or len(idle) == len(loads):
         return
     queue_count = sum(len(topic.subscribe_queues) for topic in view.snapshot.user_topics)

@@ -27,13 +27,12 @@ from sparrowmq.doctor.group_snapshot import (
     MemberConnection,
     TopicSnapshot,
 )
-from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import java_order
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad, divide_by_plan
 from sparrowmq.strategies.group_strategy import Owners, TopicView, WholeGroupStrategy
-from sparrowmq.strategies.registry import strategy_from
+from sparrowmq.strategies.registry import find_named
 from sparrowmq.strategies.strategy import AllocateMessageQueueStrategy
 
 # The ids that take each queue.
@@ -105,10 +104,7 @@ class Ownership:
 
 def find_strategy(snapshot: GroupSnapshot) -> AllocateMessageQueueStrategy | None:
     """Return the group's strategy; None if it needs settings that its name lacks (CONFIG ...)."""
-    try:
-        return strategy_from(snapshot.strategy)
-    except ConfigError:
-        return None
+    return find_named(snapshot.strategy)
 
 
 def sorted_ids(broker: BrokerView) -> list[str]:

@@ -116,17 +116,22 @@ def strategy_from(value: StrategyChoice | str) -> AllocateMessageQueueStrategy:
     )
 
 
+def find_named(name: str) -> AllocateMessageQueueStrategy | None:
+    """Return the strategy of a reported name; None if the name lacks its settings (CONFIG ...)."""
+    try:
+        return strategy_from(name)
+    except ConfigError:
+        return None
+
+
 def reported_name(strategy: AllocateMessageQueueStrategy) -> str:
     """Return the name by which a member reports its strategy.
 
     Others compute the member's shares from this name. So a strategy that the name alone does not
     make is marked, such as CONSISTENT_HASH with another number of nodes.
     """
-    try:
-        made = strategy_from(strategy.name)
-    except ConfigError:
-        return strategy.name
-    is_same = type(made) is type(strategy) and repr(made) == repr(strategy)
+    made = find_named(strategy.name)
+    is_same = made is None or (type(made) is type(strategy) and repr(made) == repr(strategy))
     return strategy.name if is_same else strategy.name + OWN_SETTINGS
 
 

@@ -76,10 +76,12 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG
 from sparrowmq.protocol.wire_names import prepare_types, wire_names
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad, GroupLoads
-from sparrowmq.strategies.registry import join_reported
+from sparrowmq.strategies.registry import find_named, join_reported
 
-# The members that are asked about themselves; a larger group is understood without the others.
+# The members that are asked about themselves; a larger group is understood without the others,
+# unless its owners cannot be computed.
 RUNNING_INFO_MEMBERS_MAX = 64
+OWNERS_ASKED_MAX = 512
 # Of a member's number; Python reads no text of thousands.
 DIGITS_MAX = 19
 # The groups named by the error of an unknown one.
@@ -639,12 +641,13 @@ def _ask_members(
     for broker in sample.brokers:
         for connection in broker.connections:
             through.setdefault(connection.client_id, broker.address)
-    chosen = sorted(through)[:RUNNING_INFO_MEMBERS_MAX] if is_wanted else []
-    reports = yield from gather(
-        [_ask_member(directory, group, through[client_id], client_id) for client_id in chosen],
-        name=f"members of {group}",
-        at_once=WIDTH,
-    )
+    client_ids = sorted(through)[:OWNERS_ASKED_MAX] if is_wanted else []
+    asking = [_ask_member(directory, group, through[each], each) for each in client_ids]
+    first, others = asking[:RUNNING_INFO_MEMBERS_MAX], asking[RUNNING_INFO_MEMBERS_MAX:]
+    reports = yield from gather(first, name=f"members of {group}", at_once=WIDTH)
+    strategy = join_reported(each.strategy for each in reports if each.strategy)
+    if others and strategy is not None and find_named(strategy) is None:
+        reports += yield from gather(others, name=f"more members of {group}", at_once=WIDTH)
     return tuple(reports)
 
 
