@@ -267,6 +267,37 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
     assert group.findings().keys() == {"R28"}
 
 
+def test_r30_finds_failed_messages_that_wait_though_no_others_come(seen_group: Group) -> None:
+    group = seen_group([FIRST], topics=["T", RETRY], queues=1)
+    group.flow(0, topic=RETRY, then=(100, 50), now=(100, 50))
+    (retries,) = (queue for queue in group.offsets if queue.topic == RETRY)
+    group.waits_ms[retries] = LATE_MS
+
+    found = group.findings()["R30"]
+
+    assert found.members == (FIRST,)
+    assert [" ".join(command.arguments) for command in found.commands] == [
+        f"msg at {RETRY} broker-a:0 50",
+        f"group reset G --topic {RETRY} --queue broker-a:0 --to 51",
+    ]
+
+    # A consumer that polls does not take failed messages.
+    group.report(FIRST, held=queues(0))
+    group.flow(0, then=(100, 100), now=(160, 160))
+
+    assert group.findings() == {}
+
+
+def test_r30_finds_a_queue_that_stands_still_while_its_owner_consumes_failed_messages(
+    seen_group: Group,
+) -> None:
+    group = seen_group([FIRST], topics=["T", RETRY], queues=1)
+    group.flow(0, then=(100, 50), now=(110, 50))
+    group.flow(0, topic=RETRY, then=(100, 40), now=(130, 60))
+
+    assert group.findings().keys() == {"R30"}
+
+
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_r30_says_what_waits_behind_the_message(seen_group: Group, is_orderly: bool) -> None:
     group = seen_group()

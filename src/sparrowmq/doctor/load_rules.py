@@ -16,7 +16,7 @@ from sparrowmq.doctor.finding import (
     describe_queues,
 )
 from sparrowmq.doctor.group_view import GroupView, describe_rates
-from sparrowmq.doctor.membership_rules import user_loads
+from sparrowmq.doctor.membership_rules import all_loads, user_loads
 from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
@@ -247,13 +247,18 @@ def find_stuck_queues(view: GroupView) -> Iterator[Finding]:
     if flow and flow.is_on_its_way and 1000 * view.listener_s >= view.snapshot.interval_ms:
         # Calls last longer than the look, and all that is behind may be in their hands.
         return
-    loads = user_loads(view)
+    loads = all_loads(view)
     for queue, connections in view.ownership.falls_to.items():
         if not connections or not view.stands_still(queue):
             continue
+        is_retry = not view.is_user_queue(queue)
+        if is_retry and not view.queues[queue].owners:
+            # Consumers that poll do not take failed messages.
+            continue
         siblings = {q for c in connections for q in loads.get(c.client_id, ()) if q != queue}
         # R28 reports a member none of whose queues moves, Q06 a group none of whose queues moves.
-        if siblings & moving:
+        # Neither looks at failed messages, which may wait for a moment where few others come.
+        if siblings & moving or (is_retry and view.is_late([queue])):
             yield _stuck_finding(view, queue, sorted({s.client_id for s in connections}))
 
 

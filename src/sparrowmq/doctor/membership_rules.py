@@ -209,13 +209,13 @@ def find_changing_members(view: GroupView) -> Iterator[Finding]:
 def find_ghosts(view: GroupView) -> Iterator[Finding]:
     """R28: brokers list a member that consumes nothing: frozen, half-open or abandoned."""
     before = {c for broker in view.snapshot.first.brokers for c in member_ids(broker)}
-    for client_id, queues in user_loads(view).items():
-        mine = [queue for queue in queues if view.ownership.falls_to[queue]]
+    for client_id, queues in all_loads(view).items():
+        mine = [queue for queue in queues if view.is_user_queue(queue)]
         is_silent = any(r.client_id == client_id and r.is_silent for r in view.snapshot.reports)
         waiting = [queue for queue in mine if view.stands_still(queue, is_silent=is_silent)]
         if not waiting or len(waiting) < len([q for q in mine if view.lag([q])]):
             continue
-        if any(view.rates[queue].consumed_per_s for queue in mine if queue in view.rates):
+        if any(view.rates[queue].consumed_per_s for queue in queues if queue in view.rates):
             # R30 reports the queues of a working member that stand still.
             continue
         others_move = any(
@@ -366,17 +366,23 @@ def find_mixed_clusters(view: GroupView) -> Iterator[Finding]:
             )
 
 
+def all_loads(view: GroupView) -> dict[str, list[MessageQueue]]:
+    """Return each member's queues, those of the retry topic included, by client id in id order."""
+    loads: dict[str, list[MessageQueue]] = {c.client_id: [] for c in view.ownership.connections}
+    for queue, connections in view.ownership.falls_to.items():
+        for client_id in loads.keys() & {c.client_id for c in connections}:
+            loads[client_id].append(queue)
+    return loads
+
+
 def user_loads(view: GroupView) -> dict[str, list[MessageQueue]]:
     """Return each member's queues, without those of the retry topic, by client id in id order."""
     topics = {topic.topic for topic in view.snapshot.user_topics}
-    loads: dict[str, list[MessageQueue]] = {
-        c.client_id: [] for c in view.ownership.connections if topics
+    return {
+        client_id: [queue for queue in queues if queue.topic in topics]
+        for client_id, queues in all_loads(view).items()
+        if topics
     }
-    for queue, connections in view.ownership.falls_to.items():
-        if queue.topic in topics:
-            for client_id in loads.keys() & {c.client_id for c in connections}:
-                loads[client_id].append(queue)
-    return loads
 
 
 def serving_brokers(view: GroupView) -> list[BrokerView]:
