@@ -12,7 +12,11 @@ from sparrowmq.calling.effects import Operation, now, sleep
 from sparrowmq.client.arguments import check_offset, check_queue, check_timestamp
 from sparrowmq.client.directory import Directory, QueueLag
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.heartbeats import consumer_connections, consumer_list
+from sparrowmq.client.operations.heartbeats import (
+    consumer_connections,
+    consumer_list,
+    says_no_members,
+)
 from sparrowmq.client.operations.offsets import (
     max_offset,
     min_offset,
@@ -352,8 +356,7 @@ def consumer_ids(directory: Directory, group: str) -> Operation[list[str]]:
         try:
             found = yield from consumer_list(address, group, timeout_ms=directory.timeout_ms)
         except BrokerError as error:
-            # The broker has no separate code for a group without members.
-            if error.code != ResponseCode.SYSTEM_ERROR:
+            if not says_no_members(error):
                 failure = error
             continue
         if found:

@@ -144,6 +144,16 @@ def consumer_list(
     return decode_answer(ConsumerListBody, reply, address).consumer_id_list
 
 
+def says_no_members(error: SparrowError) -> bool:
+    """Return whether a broker answered a request for the list that the group has no member.
+
+    Brokers have no code of its own for that; Apache's of 4.x deny access by the same one.
+    """
+    if not isinstance(error, BrokerError) or error.is_denial:
+        return False
+    return error.code == ResponseCode.SYSTEM_ERROR
+
+
 def consumer_owners(
     address: str, group: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[OwnersListBody]:

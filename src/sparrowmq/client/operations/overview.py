@@ -24,13 +24,13 @@ from sparrowmq.calling.effects import Operation, now, timestamp
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
-from sparrowmq.client.operations.heartbeats import consumer_list
+from sparrowmq.client.operations.heartbeats import consumer_list, says_no_members
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.client.operations.snapshot import count_dead_letters
 from sparrowmq.client.operations.waiting_messages import find_waits
 from sparrowmq.doctor.group_snapshot import LATE_MS, DeadLetterCount, add_dead_letters
-from sparrowmq.errors import BrokerError, SparrowError
+from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
@@ -49,7 +49,7 @@ from sparrowmq.protocol.bodies import (
     TopicConfig,
     TopicConfigTable,
 )
-from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FRAME_BYTES_MAX
 from sparrowmq.protocol.headers import GetConsumeStatsInBrokerHeader
@@ -458,8 +458,7 @@ def _members(
         try:
             ids = yield from consumer_list(address, group, timeout_ms=directory.timeout_ms)
         except SparrowError as error:
-            # The broker has no separate code for a group without members.
-            if isinstance(error, BrokerError) and error.code == ResponseCode.SYSTEM_ERROR:
+            if says_no_members(error):
                 found = ()
             continue
         if ids:

@@ -21,6 +21,7 @@ from sparrowmq.client.operations.heartbeats import (
     consumer_list,
     is_silence,
     running_info,
+    says_no_members,
 )
 from sparrowmq.client.operations.offsets import topic_bounds, topic_offsets
 from sparrowmq.client.operations.plan_answers import ask_plan_at, followed, merge_loads
@@ -415,8 +416,7 @@ def _listed_ids(address: str, group: str, *, timeout_ms: int) -> Operation[tuple
     try:
         return tuple((yield from consumer_list(address, group, timeout_ms=timeout_ms)))
     except BrokerError as error:
-        # The broker has no separate code for a group without members.
-        if error.code == ResponseCode.SYSTEM_ERROR:
+        if says_no_members(error):
             return ()
         raise
 
@@ -539,7 +539,8 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
     if not answering:
         broker = sample.brokers[0]
         raise ConnectFailed(
-            f"no broker answers; {broker.broker_name} at {broker.address}: {broker.failure}",
+            f"no broker reports the group; {broker.broker_name} at {broker.address}: "
+            f"{broker.failure}",
             address=broker.address,
         )
     if sample.progress or any(broker.cid_all or broker.connections for broker in sample.brokers):
