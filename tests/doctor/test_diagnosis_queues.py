@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from sparrowmq.doctor import Severity, compute_ownership
+from sparrowmq.doctor import Severity, compute_ownership, diagnose
 from sparrowmq.doctor.explain import explain, find_queue
 from sparrowmq.doctor.finding import describe_runs
 from sparrowmq.doctor.group_snapshot import (
     BROADCASTING,
     LATE_MS,
+    DeadLetterCount,
     ProgressChange,
     TopicPace,
     TopicSnapshot,
@@ -676,6 +677,22 @@ def test_q13_counts_the_failures_of_a_minute(
     group.report(FIRST, held=queues(0, 1), paces=(TopicPace("T", 2.0, 0.4, failed_per_s),))
 
     assert fires == ("Q13" in group.findings())
+
+
+@pytest.mark.parametrize(("count", "last"), [(7, "7"), (250_000, "100000")])
+def test_q13_sends_no_more_dead_letters_again_than_one_command_may(
+    seen_group: Group, count: int, last: str
+) -> None:
+    seen = seen_group().snapshot()
+    letters = DeadLetterCount(count, seen.last.timestamp_ms)
+    brokers = (replace(seen.last.brokers[0], dead_letters=letters),)
+
+    (finding,) = diagnose(replace(seen, samples=(replace(seen.last, brokers=brokers),)))
+
+    assert [" ".join(command.arguments) for command in finding.commands] == [
+        "dlq show G",
+        f"dlq resend G --last {last}",
+    ]
 
 
 def test_a_backlog_that_shrinks_says_how_long_it_takes(seen_group: Group) -> None:

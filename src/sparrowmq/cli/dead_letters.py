@@ -29,6 +29,7 @@ from sparrowmq.client.operations.dead_letters import (
     resend_dead_letters,
 )
 from sparrowmq.client.operations.resend import find_resends, place_of
+from sparrowmq.doctor.group_snapshot import LETTERS_READ_MAX
 from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.names import dlq_topic
@@ -71,7 +72,7 @@ class _Chosen(NamedTuple):
     """The options that choose dead letters."""
 
     last: Annotated[
-        int, typer.Option("--last", "-l", min=1, max=100_000, help="only the last N")
+        int, typer.Option("--last", "-l", min=1, max=LETTERS_READ_MAX, help="only the last N")
     ] = 10
     key: Annotated[str | None, typer.Option("--key", help="only messages with this key")] = None
     msg_id: Annotated[str | None, typer.Option("--id", help="only the message with this id")] = None

@@ -19,6 +19,7 @@ from sparrowmq.doctor.finding import (
 )
 from sparrowmq.doctor.group_snapshot import (
     LETTER_IS_NEW_MS,
+    LETTERS_READ_MAX,
     MemberReport,
     ProgressChange,
     Sample,
@@ -247,7 +248,8 @@ def _commands_after_failures(
         yield from commands_past(group, queue, view.offset_of(queue))
     if count := view.snapshot.last.dead_letters.message_count:
         yield NextCommand(Phrase("show"), ("dlq", "show", group))
-        yield NextCommand(Phrase("resend"), ("dlq", "resend", group, "--last", str(count)))
+        last = str(min(count, LETTERS_READ_MAX))
+        yield NextCommand(Phrase("resend"), ("dlq", "resend", group, "--last", last))
 
 
 def _failure_evidence(

@@ -40,6 +40,8 @@ class SubscriptionView(NamedTuple):
     expression_type: str = "TAG"
 
 
+# The dead letters that one command or call reads into memory.
+LETTERS_READ_MAX = 100_000
 # A dead letter counts as new for so long.
 LETTER_IS_NEW_MS = 600_000
 # A message that has waited for so long is late, however few wait behind it.

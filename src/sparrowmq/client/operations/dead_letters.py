@@ -28,6 +28,7 @@ from sparrowmq.client.operations.send_back import (
     send_back,
 )
 from sparrowmq.client.operations.topics import list_topics, topic_status
+from sparrowmq.doctor.group_snapshot import LETTERS_READ_MAX
 from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
@@ -37,8 +38,6 @@ from sparrowmq.protocol.headers import GetMaxOffsetRequestHeader
 
 # SubscriptionGroupConfig.retryMaxTimes, used if no broker returns another.
 RETRY_TIMES_MAX = 16
-# Dead letters that one call reads into memory.
-READ_MAX = 100_000
 
 
 class DeadLetters(NamedTuple):
@@ -154,8 +153,8 @@ def read_dead_letters(
 
     Raises: UsageError for a wrong count; ConnectFailed, TransportError, BrokerError.
     """
-    if not 0 < count_max <= READ_MAX:
-        raise UsageError(f"count_max is {count_max}; it must be from 1 to {READ_MAX}")
+    if not 0 < count_max <= LETTERS_READ_MAX:
+        raise UsageError(f"count_max is {count_max}; it must be from 1 to {LETTERS_READ_MAX}")
     try:
         browser = yield from open_browser(
             directory, dlq_topic(group), start=Start(last_count=count_max)
