@@ -193,6 +193,11 @@ class TestChoice:
     def test_nearby_may_be_named_with_its_inner_strategy(self) -> None:
         assert strategy_from("MACHINE_ROOM_NEARBY-AVG").name == "MACHINE_ROOM_NEARBY-AVG"
 
+    def test_nearby_within_nearby_is_refused(self) -> None:
+        # A member may report any name.
+        with pytest.raises(ConfigError, match="unknown strategy"):
+            strategy_from("MACHINE_ROOM_NEARBY-" * 2_000 + "AVG")
+
     def test_an_unknown_name_is_refused_and_the_nearest_told(self) -> None:
         with pytest.raises(ConfigError, match=r"unknown strategy 'avg'; did you mean AVG\?"):
             strategy_from("avg")

@@ -159,8 +159,10 @@ def unknown_strategy(name: str, known: Iterable[str]) -> ConfigError:
 
 
 def _strategy_by_name(name: str) -> AllocateMessageQueueStrategy:
-    if name.startswith(_NEARBY_PREFIX):
-        return AllocateMachineRoomNearby(_strategy_by_name(name.removeprefix(_NEARBY_PREFIX)))
+    inner = name.removeprefix(_NEARBY_PREFIX)
+    # Within one room there is no other room to divide.
+    if inner != name and not inner.startswith(_NEARBY_PREFIX):
+        return AllocateMachineRoomNearby(_strategy_by_name(inner))
     if name in _NEEDS_SETTINGS:
         raise ConfigError(f"strategy {name} needs settings: {_NEEDS_SETTINGS[name]}")
     if name not in _ALL:
