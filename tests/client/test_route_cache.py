@@ -109,15 +109,12 @@ def test_addresses_come_from_the_newest_route_and_go_with_the_last() -> None:
     assert cache.find("T") is None
 
 
-def test_address_falls_back_to_the_next_id_and_then_to_any() -> None:
+def test_address_falls_back_to_the_lowest_id() -> None:
     cache = RouteCache()
     data = route_data(("a", 1, 1, 6), brokers={"a": {1: "one:1", 3: "three:1"}})
     cache.update(route_from("T", data, now_ms=0))
 
     assert cache.address("a") == "one:1"
-    assert cache.address("a", broker_id=1) == "one:1"
-    assert cache.address("a", broker_id=2) == "three:1"
-    assert cache.address("a", broker_id=7) == "one:1"
     assert cache.address("b") is None
 
 

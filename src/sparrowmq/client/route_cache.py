@@ -140,13 +140,15 @@ class RouteCache:
         if self._routes.pop(topic, None) is not None:
             self._collect_brokers()
 
-    def address(self, broker_name: str, *, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address of this broker id, else the next, else any; None if none is known."""
+    def address(self, broker_name: str) -> str | None:
+        """Return the address of the broker's master, else of its lowest id; None if none is known.
+
+        Differs from RocketMQ: pulls stay at the master, whatever id its answers suggest.
+        """
         addresses = self._brokers.get(broker_name, {})
-        for wanted in (broker_id, broker_id + 1):
-            if wanted in addresses:
-                return addresses[wanted]
-        return next((addresses[known] for known in sorted(addresses)), None)
+        if MASTER_ID in addresses:
+            return addresses[MASTER_ID]
+        return addresses[min(addresses)] if addresses else None
 
     def host(self, queue: MessageQueue) -> str:
         """Return the name of the broker that serves a queue, by its topic's route."""

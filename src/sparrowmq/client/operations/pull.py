@@ -71,7 +71,6 @@ class PullReply(NamedTuple):
     min_offset: int
     max_offset: int
     records: bytes
-    suggested_broker_id: int = 0
 
 
 def make_pull_header(
@@ -144,7 +143,6 @@ def pull(
         max(0, answer.min_offset),
         max(0, answer.max_offset),
         records,
-        answer.suggest_which_broker_id,
     )
     fault = _find_fault(header, result)
     if fault is not None:
