@@ -92,8 +92,8 @@ class TestLocalAddress:
         assert choose_local_address(addresses(*given), rule=rule) == expected
 
     def test_of_47_takes_a_bridge_and_49_does_not(self) -> None:
-        docker = InterfaceAddress("172.17.0.1", "docker0", is_bridge=True)
-        lan = InterfaceAddress("192.168.1.5", "eth0")
+        docker = InterfaceAddress("172.17.0.1", is_bridge=True)
+        lan = InterfaceAddress("192.168.1.5")
 
         assert choose_local_address([docker, lan], rule=ClientIdRule.V4_7) == "172.17.0.1"
         assert choose_local_address([docker, lan], rule=ClientIdRule.V4_9) == "192.168.1.5"
@@ -114,7 +114,7 @@ class TestLocalAddress:
 
     @pytest.mark.parametrize("flag", ["is_bridge", "is_virtual", "is_point_to_point"])
     def test_of_5x_skips_interfaces_that_lead_nowhere(self, flag: str) -> None:
-        skipped = InterfaceAddress("8.8.8.8", **{flag: True})  # type: ignore[arg-type]
+        skipped = InterfaceAddress("8.8.8.8", **{flag: True})
         down = InterfaceAddress("8.8.4.4", is_up=False)
 
         assert (

@@ -82,7 +82,6 @@ def _describe(sock: socket.socket, name: str, address: str) -> InterfaceAddress:
     flags: int = struct.unpack("16sH", fcntl.ioctl(sock.fileno(), _SIOCGIFFLAGS, request)[:18])[1]
     return InterfaceAddress(
         address=address,
-        interface=name,
         is_bridge=(_NET_CLASS / device / "bridge").exists(),
         is_virtual=":" in name,
         is_point_to_point=bool(flags & _IFF_POINTOPOINT),

@@ -51,7 +51,6 @@ class InterfaceAddress:
 
     Args:
         address: IPv4 or IPv6 in text; a zone (`%eth0`) may follow.
-        interface: the interface's name.
         is_bridge: whether the interface is a Linux bridge (`/sys/class/net/<name>/bridge` exists).
         is_virtual: whether the interface is a sub-interface, such as `eth0:1`.
         is_point_to_point: whether the interface leads to one peer only.
@@ -59,7 +58,6 @@ class InterfaceAddress:
     """
 
     address: str
-    interface: str = ""
     is_bridge: bool = False
     is_virtual: bool = False
     is_point_to_point: bool = False
