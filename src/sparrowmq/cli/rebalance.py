@@ -57,13 +57,11 @@ from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.model.spelling import TIME_HELP, parse_time
-from sparrowmq.strategies.registry import strategy_from
+from sparrowmq.strategies.registry import NEEDS_SETTINGS, strategy_from
 from sparrowmq.words import count_of
 
 # The groups that one run of the doctor looks at.
 GROUPS_MAX = 500
-# Only the members know the settings of these strategies, so that owners come from their reports.
-_STRATEGIES_WITH_SETTINGS = frozenset({"CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY"})
 
 # The numbers of a simulation, and their options.
 _PLAN_OPTIONS = {name: name for name in ("queues", "members", "brokers", "rooms", "events")}
@@ -441,7 +439,8 @@ def drill(
 def _looking(cluster: CommandCluster, group: str, strategy: str | None) -> Look:
     """Return a function that looks at the group. Raises: ConfigError."""
     check_group(group)
-    if strategy is not None and strategy not in _STRATEGIES_WITH_SETTINGS:
+    # Only the members know the settings of some strategies: owners come from their reports.
+    if strategy is not None and strategy not in NEEDS_SETTINGS:
         strategy_from(strategy)
     return lambda interval_ms: cluster.run(
         take_snapshot(cluster.directory, group, interval_ms=interval_ms, strategy=strategy)

@@ -76,7 +76,7 @@ _NEARBY_PREFIX = f"{_NEARBY}-"
 # The end of a reported name that lacks the strategy's settings.
 OWN_SETTINGS = " (own settings)"
 # Strategies that need settings, and the value to pass instead of the name.
-_NEEDS_SETTINGS: Mapping[str, str] = MappingProxyType(
+NEEDS_SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "CONFIG": "pass AllocateMessageQueueByConfig([MessageQueue(...), ...])",
         "MACHINE_ROOM": 'pass AllocateMessageQueueByMachineRoom({"room1", ...})',
@@ -163,8 +163,8 @@ def _strategy_by_name(name: str) -> AllocateMessageQueueStrategy:
     # Within one room there is no other room to divide.
     if inner != name and not inner.startswith(_NEARBY_PREFIX):
         return AllocateMachineRoomNearby(_strategy_by_name(inner))
-    if name in _NEEDS_SETTINGS:
-        raise ConfigError(f"strategy {name} needs settings: {_NEEDS_SETTINGS[name]}")
+    if name in NEEDS_SETTINGS:
+        raise ConfigError(f"strategy {name} needs settings: {NEEDS_SETTINGS[name]}")
     if name not in _ALL:
         raise unknown_strategy(name, _ALL)
     return cast(AllocateMessageQueueStrategy, _ALL[name]())
