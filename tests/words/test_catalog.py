@@ -36,6 +36,17 @@ def test_both_languages_name_the_same_values() -> None:
     assert [each.id for each in MESSAGES if names(each.id) != names(each.string)] == []
 
 
+def test_no_translation_has_english_sentences() -> None:
+    # Names, options and settings stay as they are.
+    wrong = [
+        each.string
+        for each in MESSAGES
+        if re.search("[a-z]+(?: [a-z]+){3}", re.sub("`[^`]*`", "", str(each.string)))
+    ]
+
+    assert wrong == []
+
+
 def test_every_rule_has_its_remedy_in_chinese() -> None:
     remedies = {each.id: str(each.string) for each in MESSAGES if each.context == "remedy"}
 
