@@ -679,6 +679,27 @@ def test_q13_counts_the_failures_of_a_minute(
     assert fires == ("Q13" in group.findings())
 
 
+@pytest.mark.parametrize(
+    ("model", "is_orderly", "comes_again"),
+    [("CLUSTERING", False, True), (BROADCASTING, False, False), (BROADCASTING, True, True)],
+)
+def test_q13_promises_no_retry_where_there_is_none(
+    seen_group: Group, model: str, is_orderly: bool, comes_again: bool
+) -> None:
+    group = seen_group(model=model, language="PYTHON")
+    group.report(
+        FIRST,
+        held=queues(0, 1),
+        is_orderly=is_orderly,
+        paces=(TopicPace("T", 2.0, 1.0, 5.0),),
+    )
+
+    found = group.findings()["Q13"]
+
+    assert comes_again == ("comes again until" in found.consequence)
+    assert comes_again == ("dead letters" in found.remedy)
+
+
 @pytest.mark.parametrize(("count", "last"), [(7, "7"), (250_000, "100000")])
 def test_q13_sends_no_more_dead_letters_again_than_one_command_may(
     seen_group: Group, count: int, last: str

@@ -207,6 +207,9 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
     stopped = _stopped_in_order(view, failing)
     if not (fails_often or stopped or dead > 0 or is_new):
         return
+    # In order a message is repeated in the member's hands.
+    is_orderly = any(report.is_orderly for report in view.snapshot.reports)
+    is_given_up = view.snapshot.is_broadcasting and not is_orderly
     per_s = dead / (view.snapshot.interval_ms / 1000) if dead > 0 else 0.0
     yield Finding(
         rule="Q13",
@@ -224,19 +227,36 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
         evidence=_failure_evidence(view, failing, stopped),
         consequence=Phrase("nobody consumes a dead letter; brokers keep it until it expires")
         if dead > 0 or is_new
-        else Phrase(
+        else _failure_consequence(view, stopped, is_given_up=is_given_up),
+        remedy="find out why listeners fail (their log names the error of each message); "
+        + (
+            SKIP_REMEDY
+            if stopped
+            else "once the cause is mended, send the messages again"
+            if is_given_up
+            else "once the cause is mended, send the dead letters again"
+        ),
+        commands=tuple(_commands_after_failures(view, stopped)),
+        members=tuple(sorted(failing)),
+    )
+
+
+def _failure_consequence(
+    view: GroupView, stopped: Sequence[MessageQueue], *, is_given_up: bool
+) -> Phrase:
+    """Return what becomes of messages that fail, while none has become a dead letter."""
+    if stopped:
+        return Phrase(
             "in order, a queue waits until its message succeeds: {backlog}",
             backlog=view.describe_backlog(stopped),
         )
-        if stopped
-        else Phrase(
-            "a failed message comes again until the group's limit of retries, and then becomes "
-            "a dead letter; every attempt takes a listener's time"
-        ),
-        remedy="find out why listeners fail (their log names the error of each message); "
-        + (SKIP_REMEDY if stopped else "once the cause is mended, send the dead letters again"),
-        commands=tuple(_commands_after_failures(view, stopped)),
-        members=tuple(sorted(failing)),
+    if is_given_up:
+        return Phrase(
+            "in BROADCASTING a failed message does not come again: its member goes on without it"
+        )
+    return Phrase(
+        "a failed message comes again until the group's limit of retries, and then becomes "
+        "a dead letter; every attempt takes a listener's time"
     )
 
 
