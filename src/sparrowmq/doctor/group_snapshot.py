@@ -115,6 +115,7 @@ class BrokerView:
         subscriptions: the group's subscriptions by the last heartbeat that this broker received.
         consume_type, message_model, consume_from_where: RocketMQ's names; "" if unknown.
         failure: the reason why a field is missing; "" if none is.
+        is_denied: whether access control keeps who looks from the group.
         answer_ms: the time of the answer with the client ids; None without one, or unmeasured.
         dead_letters: the group's dead letters at this broker.
         changes: the newest changes of the group's progress that no member made, the newest first.
@@ -134,6 +135,7 @@ class BrokerView:
     message_model: str = ""
     consume_from_where: str = ""
     failure: str = ""
+    is_denied: bool = False
     answer_ms: int | None = None
     dead_letters: DeadLetterCount = _NO_DEAD_LETTERS
     changes: tuple[ProgressChange, ...] = ()

@@ -422,15 +422,21 @@ def find_closed_retries(view: GroupView) -> Iterator[Finding]:
 
 
 def find_unreachable_brokers(view: GroupView) -> list[Finding]:
-    """Q03: a broker does not answer, so its report is missing."""
+    """Q03: a broker does not answer, or denies access, so its report is missing."""
     return [
         Finding(
             rule="Q03",
-            severity=Severity.ERROR,
-            title=Phrase("broker {broker} does not answer", broker=broker.broker_name),
+            severity=Severity.WARN if broker.is_denied else Severity.ERROR,
+            title=Phrase("broker {broker} denies access to the group", broker=broker.broker_name)
+            if broker.is_denied
+            else Phrase("broker {broker} does not answer", broker=broker.broker_name),
             evidence=(f"{broker.address}: {broker.failure}",),
-            consequence=Phrase("if members cannot reach the broker either, its queues stand still"),
-            remedy="check whether the broker runs and answers at the address that it registered",
+            consequence=Phrase("what is wrong at this broker is not seen")
+            if broker.is_denied
+            else Phrase("if members cannot reach the broker either, its queues stand still"),
+            remedy="have an administrator allow the group to your access key at this broker"
+            if broker.is_denied
+            else "check whether the broker runs and answers at the address that it registered",
         )
         for broker in view.snapshot.last.brokers
         if broker.failure

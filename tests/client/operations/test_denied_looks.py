@@ -12,6 +12,7 @@ import pytest
 from play import Handler, Play
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations import administer, overview, snapshot
+from sparrowmq.doctor import Severity, diagnose
 from sparrowmq.errors import BrokerError, ConnectFailed
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -92,6 +93,11 @@ def test_a_snapshot_says_which_broker_denied(play: Callable[[Handler], Play]) ->
         ("broker-a", ("me",), False),
         ("broker-b", None, True),
     ]
+    (finding,) = (each for each in diagnose(seen) if each.rule == "Q03")
+    assert (finding.severity, finding.title) == (
+        Severity.WARN,
+        "broker broker-b denies access to the group",
+    )
 
 
 def test_a_snapshot_that_every_broker_denies_is_an_error(play: Callable[[Handler], Play]) -> None:

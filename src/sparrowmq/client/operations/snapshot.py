@@ -263,7 +263,7 @@ def _look_at_broker(
     failure = ""
     connections, cid_all, progress, letters = _Connections(), None, [], DeadLetterCount()
     changes: tuple[ProgressChange, ...] = ()
-    is_popped = False
+    is_popped = is_denied = False
     answer_ms: int | None = None
     asked_ms = yield from now()
     try:
@@ -276,6 +276,7 @@ def _look_at_broker(
         letters = yield from count_dead_letters(broker.address, group, timeout_ms=timeout_ms)
     except SparrowError as error:
         failure = str(error)
+        is_denied = isinstance(error, BrokerError) and error.is_denial
     view = BrokerView(
         broker_name=broker.name,
         cluster=broker.cluster,
@@ -292,6 +293,7 @@ def _look_at_broker(
         message_model=connections.message_model or "",
         consume_from_where=connections.consume_from_where or "",
         failure=failure,
+        is_denied=is_denied,
         answer_ms=answer_ms,
         dead_letters=letters,
         changes=changes,
