@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
@@ -23,7 +24,9 @@ from grpc_caller import GrpcCaller
 from queue_messages import message as message_at
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.grpc_service import messages
+from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import accepted_types
+from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients
 from sparrowmq.grpc_service.message_content import to_message, to_properties
 from sparrowmq.grpc_service.messages import (
     AckMessageEntry,
@@ -47,11 +50,13 @@ from sparrowmq.grpc_service.messages import (
     TransactionResolution,
 )
 from sparrowmq.grpc_service.receive_calls import _polling_ms
+from sparrowmq.grpc_service.renewals import Renewals
 from sparrowmq.grpc_service.route_calls import _permissions
 from sparrowmq.grpc_service.send_calls import _queue_of
+from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected, check_answer
 from sparrowmq.protocol.bodies import TopicConfig
-from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.codes import LanguageCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.requests import DENIED
 from sparrowmq.testing import EmbeddedCluster
@@ -543,7 +548,11 @@ def test_the_doctor_sees_a_group_by_message_and_its_member(
 
 @pytest.mark.parametrize(
     ("asked_s", "left_s", "expected_ms"),
-    [(None, None, 20_000), (1, 30, 5_000), (60, 30, 20_000), (20, 7, 7_000), (20, 5, 5_000)],
+    [
+        *[(None, None, 20_000), (1, 30, 5_000), (60, 30, 20_000), (20, 7, 7_000), (20, 5, 5_000)],
+        # Go's SimpleConsumer names no wait.
+        *[(None, 30, 20_000), (None, 8, 6_500), (None, 6, 5_000)],
+    ],
 )
 def test_a_receive_waits_within_its_bounds_and_its_deadline(
     asked_s: int | None, left_s: float | None, expected_ms: int
@@ -551,10 +560,38 @@ def test_a_receive_waits_within_its_bounds_and_its_deadline(
     duration = None if asked_s is None else Duration(seconds=asked_s)
     request = messages.ReceiveMessageRequest(long_polling_timeout=duration)
 
-    assert _polling_ms(request, left_s) == expected_ms
+    assert _polling_ms(request, left_s, 3_000) == expected_ms
     with pytest.raises(Rejected, match="4999 ms") as raised:
-        _polling_ms(request, 4.999)
+        _polling_ms(request, 4.999, 3_000)
     assert raised.value.code == Code.ILLEGAL_POLLING_TIME
+
+
+def test_a_receive_that_names_no_wait_is_answered_before_its_deadline(
+    caller: GrpcCaller, topic: str
+) -> None:
+    answers = caller.call(
+        "ReceiveMessage",
+        timeout_s=6,
+        group=Resource(name="GID_patient"),
+        message_queue=MessageQueue(topic=Resource(name=topic)),
+        batch_size=1,
+        invisible_duration=Duration(seconds=30),
+    )
+
+    assert next(answers).status.code == Code.MESSAGE_NOT_FOUND
+
+
+def test_settings_say_how_much_a_clients_deadline_leaves_for_an_answer() -> None:
+    client = Client(Caller("go@1", "127.0.0.1:5", LanguageCode.GO, None))
+    broker = cast(BrokerPort, SimpleNamespace(body_bytes_max=1))
+    clients = Clients(broker)
+    renewals = Renewals(clients, timestamp_ms=lambda: 0)
+    sessions = Sessions(broker, clients, renewals, timestamp_ms=lambda: 0)
+    assert client.request_timeout_ms == 3_000
+
+    sessions.settle(client, Settings(publishing=Publishing(), request_timeout=Duration(seconds=9)))
+
+    assert client.request_timeout_ms == 9_000
 
 
 def test_assignment_is_every_message_and_bounds_of_receives_are_told(

@@ -80,6 +80,7 @@ class Client:
         connection: its connection to the broker; None if there is none now.
         streams: the commands that wait for its telemetry streams, by stream.
         seen_ms: when it called last, in milliseconds since 1970.
+        request_timeout_ms: its deadline of a call that does not wait, by its last settings.
     """
 
     caller: Caller
@@ -89,6 +90,7 @@ class Client:
     connection: LocalConnection | None = None
     streams: list[asyncio.Queue[TelemetryCommand | None]] = field(default_factory=list)
     seen_ms: int = 0
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
 class Clients:
