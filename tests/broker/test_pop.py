@@ -499,6 +499,27 @@ def test_filter_selects_by_tags_and_by_a_condition(rig: Any) -> None:
     assert tags_code("x") != tags_code("y")
 
 
+def test_tag_with_the_hash_code_of_a_wanted_one_is_not_popped(rig: Any) -> None:
+    assert tags_code("Aa") == tags_code("BB")
+    for name in ("Aa", "BB", "Aa", "BB", "Aa", "x"):
+        rig.send(rig.connect(), body=name.encode(), properties=f"TAGS\x01{name}", queue_id=0)
+
+    assert bodies(pop(rig, exp="BB", queue_id=0)) == [b"BB", b"BB"]
+    assert bodies(pop(rig, exp="Aa || x", group="H", queue_id=0)) == [b"Aa", b"Aa", b"Aa", b"x"]
+    # What was left out is finished.
+    assert bodies(pop(rig, exp="*", queue_id=0)) == []
+
+
+def test_only_messages_with_the_hash_code_of_a_wanted_tag_are_passed_over(rig: Any) -> None:
+    for name in ("Aa",) * 3 + ("BB",):
+        rig.send(rig.connect(), body=name.encode(), properties=f"TAGS\x01{name}", queue_id=0)
+
+    waiting = held(rig, exp="BB", maxMsgNums=1)
+    rig.work()
+
+    assert bodies(read(waiting()[0])) == [b"BB"]
+
+
 @pytest.mark.parametrize("fields", [{"exp": "x"}, {"exp": "v = 'x'", "expType": "SQL92"}])
 @pytest.mark.parametrize("comes_first", [False, True])
 def test_waiting_pop_looks_at_all_messages_a_bounded_number_at_a_time(

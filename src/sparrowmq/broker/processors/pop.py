@@ -24,6 +24,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from sparrowmq.broker.message_filter import (
     EXAMINED_COUNT_MAX,
     MessageFilter,
@@ -50,6 +52,7 @@ from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notic
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.message import PROPERTY_TAGS
 from sparrowmq.model.names import POP_LOG_TOPIC
 from sparrowmq.protocol.bodies import TopicConfig, decode_body
 from sparrowmq.protocol.codes import ResponseCode
@@ -73,6 +76,7 @@ from sparrowmq.protocol.pop_handle import (
     encode_popped,
     parse_handle,
 )
+from sparrowmq.protocol.properties import find_property
 from sparrowmq.protocol.record import Record, decode_record, scan_records
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.serving.requests import FAQ, Refusal, Request
@@ -442,16 +446,44 @@ def _read_new(
             return _read_new(state, wanted, key, offset, 1, bytes_max, examined_max=1)
     if result.status is not GetStatus.FOUND:
         return result, ()
-    if result.count == result.next_offset - offset:
-        return result, range(offset, result.next_offset)
-    # Not all that lie there are wanted.
-    if wanted.tags_codes is None:
-        return result, [at for _, _, at in scan_records(result.records)]
-    examined = result.next_offset - offset
-    codes = state.store.queues.tags_codes(key.topic, key.queue_id, offset, examined)
-    chosen = [at for at, code in enumerate(codes, offset) if code in wanted.tags_codes]
-    # The first ones may have expired.
-    return result, chosen[-result.count :]
+    offsets: Sequence[int] = range(offset, result.next_offset)
+    # Otherwise not all that lie there are wanted.
+    if result.count != len(offsets):
+        if wanted.tags_codes is None:
+            return result, [at for _, _, at in scan_records(result.records)]
+        codes = state.store.queues.tags_codes(key.topic, key.queue_id, offset, len(offsets))
+        chosen = [at for at, code in enumerate(codes, offset) if code in wanted.tags_codes]
+        # The first ones may have expired.
+        offsets = chosen[-result.count :]
+    return _keep_tagged(result, offsets, wanted.tags) if wanted.tags else (result, offsets)
+
+
+def _keep_tagged(
+    result: GetResult, offsets: Sequence[int], tags: frozenset[str]
+) -> tuple[GetResult, Sequence[int]]:
+    """Leave out messages whose tag has the hash code of a wanted one, and is another.
+
+    Differs from RocketMQ, whose clients of remoting and whose proxy acknowledge these messages.
+    """
+    kept, kept_offsets, at = list[bytes](), list[int](), 0
+    for number, offset in enumerate(offsets):
+        try:
+            record = decode_record(result.records, at, check_crc=False)
+        except ProtocolError:
+            # Its end is not known; it is passed over when it is due.
+            kept.append(result.records[at:])
+            kept_offsets += offsets[number:]
+            break
+        end = at + record.size
+        if find_property(record.properties, PROPERTY_TAGS) in tags:
+            kept.append(result.records[at:end])
+            kept_offsets.append(offset)
+        at = end
+    if len(kept_offsets) == len(offsets):
+        return result, offsets
+    status = GetStatus.FOUND if kept else GetStatus.NO_MATCHED_MESSAGE
+    records, count = b"".join(kept), len(kept_offsets)
+    return replace(result, status=status, records=records, count=count), kept_offsets
 
 
 def _next_offset(state: BrokerState, key: QueueKey, queue: PopQueue | None, init_mode: int) -> int:

@@ -48,6 +48,7 @@ from sparrowmq.protocol.pop_handle import (
     parse_handle,
     start_offsets,
 )
+from sparrowmq.protocol.subscription import tags_code
 
 # How long one pop waits at one of several brokers or topics before the next is asked.
 TURN_MS = 1_000
@@ -178,7 +179,24 @@ def _pop(
         return []
     if reply.code != ResponseCode.SUCCESS:
         raise error_of(reply, address)
-    return read_popped(source, reply, broker_name=queue.broker_name, address=address)
+    messages = read_popped(source, reply, broker_name=queue.broker_name, address=address)
+    unwanted = [message for message in messages if _is_unwanted(message, subscription)]
+    if unwanted:
+        # If it fails, they come again at the end of their time.
+        with suppress(SparrowError):
+            yield from acknowledge(source, unwanted)
+        messages = [message for message in messages if not _is_unwanted(message, subscription)]
+    return messages
+
+
+def _is_unwanted(message: MessageExt, subscription: SubscriptionData) -> bool:
+    """Return whether a message's tag has only the hash code of a wanted one.
+
+    RocketMQ's brokers compare the codes alone. What a group received under other tags before comes
+    again whatever its tag.
+    """
+    tag = message.tags
+    return tag not in subscription.tags_set and tags_code(tag) in subscription.code_set
 
 
 def read_popped(
