@@ -379,6 +379,24 @@ def test_a_message_with_a_control_character_is_refused_with_all_of_its_request(
     assert caller.receive(topic, "GID_control")[0].code == Code.MESSAGE_NOT_FOUND
 
 
+def test_an_empty_text_of_a_message_is_none(caller: GrpcCaller, topic: str) -> None:
+    empty = {"tag": "", "keys": ["", "k", ""], "message_group": "", "lite_topic": ""}
+    assert caller.send(topic, b"empty", **empty).status.code == Code.OK
+    assert caller.send(topic, b"blank", tag=" ").status.code == Code.ILLEGAL_MESSAGE_TAG
+    assert caller.send(topic, b"blank", keys=[" "]).status.code == Code.ILLEGAL_MESSAGE_KEY
+    group = {"message_group": "\N{MAHJONG TILE EAST WIND}" * 16}
+    assert caller.send("T_fifo", b"long", **group).status.code == Code.ILLEGAL_MESSAGE_GROUP
+
+    _, (message,) = caller.receive(topic, "GID_empty")
+    system = message.system_properties
+    assert (message.body, list(system.keys), system.message_type) == (
+        b"empty",
+        ["k"],
+        MessageType.NORMAL,
+    )
+    assert [system.HasField(name) for name in ("tag", "message_group", "lite_topic")] == [False] * 3
+
+
 def test_a_message_group_has_the_queue_that_apaches_proxy_chooses() -> None:
     # The values of Guava's own test of Hashing.consistentHash; chr(n) has n for its hash code.
     golden = [0, 55, 62, 8, 45, 59, 86, 97, 82, 59, 73, 37, 17, 56, 86, 21, 90, 37, 38, 83]

@@ -71,8 +71,6 @@ def to_properties(message: Message, kind: MessageType, *, born_host: str) -> dic
     found[PROPERTY_UNIQ_KEY] = system.message_id
     # The check-back of a transaction asks the producer group, which is the topic.
     found[PROPERTY_PRODUCER_GROUP] = message.topic.name
-    if system.keys:
-        found[PROPERTY_KEYS] = KEY_SEPARATOR.join(system.keys)
     if kind == MessageType.TRANSACTION:
         found[PROPERTY_TRANSACTION_PREPARED] = "true"
         if system.HasField("orphaned_transaction_recovery_duration"):
@@ -85,6 +83,7 @@ def to_properties(message: Message, kind: MessageType, *, born_host: str) -> dic
     if system.HasField("born_timestamp"):
         found[PROPERTY_BORN_TIMESTAMP] = str(to_ms(system.born_timestamp))
     texts = {
+        PROPERTY_KEYS: KEY_SEPARATOR.join(filter(None, system.keys)),
         PROPERTY_TAGS: system.tag,
         PROPERTY_SHARDING_KEY: system.message_group,
         PROPERTY_LITE_TOPIC: system.lite_topic,
