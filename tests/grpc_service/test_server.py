@@ -89,6 +89,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
             admin.create_topic("T", 4)
             admin.create_topic("T_fifo", 4, message_type="FIFO")
             admin.create_topic("T_delay", 2, message_type="DELAY")
+            admin.create_topic("T_far", 2, message_type="DELAY")
             admin.create_topic("T_transaction", 2, message_type="TRANSACTION")
         yield started
 
@@ -436,6 +437,24 @@ def test_delayed_message_comes_in_time_unless_it_is_recalled(caller: GrpcCaller)
     _, messages = caller.receive("T_delay", "GID_delay", wait_s=10)
     assert [each.body for each in messages] == [b"kept"]
     assert time.time() >= due_s
+
+
+@pytest.mark.parametrize(
+    ("seconds", "code"),
+    [
+        (-5, Code.OK),
+        (259_000, Code.OK),
+        (259_300, Code.ILLEGAL_DELIVERY_TIME),
+        (2**62, Code.ILLEGAL_DELIVERY_TIME),
+    ],
+)
+def test_a_delivery_time_too_far_away_has_a_code_of_its_own(
+    caller: GrpcCaller, seconds: int, code: Code
+) -> None:
+    since_s = int(time.time()) if 0 < seconds < 2**62 else 0
+    sent = caller.send("T_far", b"x", delivery_timestamp=Timestamp(seconds=since_s + seconds))
+
+    assert sent.status.code == code
 
 
 def test_transactions_are_ended_and_undecided_ones_are_asked_for(caller: GrpcCaller) -> None:

@@ -142,6 +142,11 @@ class BrokerServer:
         """The size of the largest body that the broker takes."""
         return self._broker.state.config.message_bytes_max
 
+    @property
+    def delay_ms_max(self) -> int:
+        """The longest time that a message may wait for its delivery."""
+        return self._broker.state.config.timer_max_delay_s * 1_000
+
     def find_topic(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings, None if there is no such topic."""
         return self._broker.state.topics.find(topic)

@@ -5,7 +5,7 @@ Source: GrpcValidator, SendMessageActivity of 5.5.0. Tests: test_server.py.
 
 from __future__ import annotations
 
-from sparrowmq.grpc_service.message_content import SYSTEM_PROPERTIES
+from sparrowmq.grpc_service.message_content import SYSTEM_PROPERTIES, to_ms
 from sparrowmq.grpc_service.messages import Code, Message, MessageType, Resource
 from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.model.names import (
@@ -52,7 +52,14 @@ def _check_name(name: str, noun: str, length_max: int, code: Code) -> str:
     return name
 
 
-def check_message(message: Message, *, body_bytes_max: int, type_of_topic: str) -> None:
+def check_message(
+    message: Message,
+    *,
+    body_bytes_max: int,
+    delay_ms_max: int,
+    type_of_topic: str,
+    timestamp_ms: int,
+) -> None:
     """Raise Rejected for a message that may not be sent.
 
     An empty tag, key or message group is none, as at Apache's proxy: Go's client sends one that its
@@ -60,6 +67,7 @@ def check_message(message: Message, *, body_bytes_max: int, type_of_topic: str) 
 
     Args:
         type_of_topic: the topic's attribute `message.type`.
+        timestamp_ms: the time, in milliseconds since 1970.
     """
     system = message.system_properties
     if not message.body:
@@ -83,6 +91,10 @@ def check_message(message: Message, *, body_bytes_max: int, type_of_topic: str) 
     if recovery > TRANSACTION_RECOVERY_S_MAX:
         text = f"the transaction recovery time is {recovery} s, over {TRANSACTION_RECOVERY_S_MAX} s"
         raise Rejected(Code.BAD_REQUEST, text)
+    delay_ms = to_ms(system.delivery_timestamp) - timestamp_ms
+    if delay_ms > delay_ms_max:
+        text = f"the delivery time is {delay_ms // 1_000} s away, over {delay_ms_max // 1_000} s"
+        raise Rejected(Code.ILLEGAL_DELIVERY_TIME, f"{text} (--timer-max-delay-s)")
     _check_properties(message)
     _check_type(message, type_of_topic)
 

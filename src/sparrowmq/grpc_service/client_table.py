@@ -50,6 +50,11 @@ class BrokerPort(Protocol):
         """The size of the largest body that the broker takes."""
         ...
 
+    @property
+    def delay_ms_max(self) -> int:
+        """The longest time that a message may wait for its delivery."""
+        ...
+
     def find_topic(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings, None if there is no such topic."""
         ...

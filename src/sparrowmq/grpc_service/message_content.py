@@ -77,7 +77,8 @@ def to_properties(message: Message, kind: MessageType, *, born_host: str) -> dic
             seconds = system.orphaned_transaction_recovery_duration.seconds
             found[PROPERTY_CHECK_IMMUNITY_TIME] = str(seconds)
     if system.HasField("delivery_timestamp"):
-        found[PROPERTY_TIMER_DELIVER_MS] = str(to_ms(system.delivery_timestamp))
+        # A time before 1970 is over too.
+        found[PROPERTY_TIMER_DELIVER_MS] = str(max(0, to_ms(system.delivery_timestamp)))
     if system.delivery_attempt:
         found[PROPERTY_RECONSUME_TIME] = str(system.delivery_attempt)
     if system.HasField("born_timestamp"):
