@@ -355,6 +355,7 @@ class Broker:
         outputs: list[Output] = []
         state.locks.drop_expired(now_ms=now_ms)
         state.pops.forget_ways(now_ms)
+        pop.forget_expired(state)
         state.pops.note_time(now_ms)
         if state.plans.drop_unasked(now_ms):
             state.journal.ask()

@@ -61,6 +61,8 @@ CHANGES_PER_TABLE = 20_000
 TABLE_INTERVAL_MS = 600_000
 # The places of one connection's pops that are known; older ones are forgotten.
 PLACES_PER_CONNECTION_MAX = 8_192
+# The queues that one look for expired messages takes, some 10 ms.
+LOOKED_AT_ONCE_MAX = 10_000
 # Outdated times that the heap may have beside one for each message in flight.
 _OUTDATED_MAX = 4_096
 
@@ -150,6 +152,8 @@ class PopQueues:
         # An entry is void if the message in flight has another time.
         self._due: list[_Due] = []
         self._in_flight = 0
+        # The queues that `find_expired` has not looked at in its present round.
+        self._unlooked: list[QueueKey] = []
         # The changes that the log does not have yet.
         self._changes: list[PopChange] = []
         self._log_offset = 0
@@ -363,6 +367,26 @@ class PopQueues:
                 heappush(self._due, due._replace(offsets=due.offsets[left:]))
                 due = due._replace(offsets=due.offsets[:left])
             found += self._find_due(due)
+        return found
+
+    def find_expired(self, begin_of: Callable[[str, int], int]) -> list[tuple[PopQueue, list[int]]]:
+        """Return messages in flight that no reader gets any more; `finish` them.
+
+        A group that pops no more would keep their places, of which all groups have `POPPED_MAX`.
+        A call looks at `LOOKED_AT_ONCE_MAX` queues, and the next one at the next.
+
+        Args:
+            begin_of: returns the first offset that is left of a topic's queue.
+        """
+        if not self._unlooked:
+            self._unlooked = list(self._queues)
+        keys = self._unlooked[-LOOKED_AT_ONCE_MAX:]
+        del self._unlooked[-LOOKED_AT_ONCE_MAX:]
+        found: list[tuple[PopQueue, list[int]]] = []
+        for key in keys:
+            queue, begin = self._queues.get(key), begin_of(key.topic, key.queue_id)
+            if queue is not None and queue.commit_offset < begin:
+                found.append((queue, [offset for offset in queue.flights if offset < begin]))
         return found
 
     def pass_time(self, duration_ms: int) -> None:

@@ -782,6 +782,14 @@ def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
         wake_waiting(state, key.group, key.topic, key.queue_id)
 
 
+def forget_expired(state: BrokerState) -> None:
+    """End messages in flight that have expired; call it every few seconds."""
+    _note_moved(state)
+    for queue, offsets in state.pops.find_expired(state.store.queues.min_offset):
+        _finish(state, queue, offsets)
+        _wake_in_order(state, queue)
+
+
 def _put_dead_letter(
     state: BrokerState, queue: PopQueue, offset: int, *, timestamp_ms: int
 ) -> bool:
