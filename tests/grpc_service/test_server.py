@@ -622,7 +622,7 @@ def test_settings_say_how_much_a_clients_deadline_leaves_for_an_answer() -> None
     client = Client(Caller("go@1", "127.0.0.1:5", LanguageCode.GO, None))
     broker = cast(BrokerPort, SimpleNamespace(body_bytes_max=1))
     clients = Clients(broker)
-    renewals = Renewals(clients, timestamp_ms=lambda: 0)
+    renewals = Renewals(clients, now_ms=lambda: 0)
     sessions = Sessions(broker, clients, renewals, timestamp_ms=lambda: 0)
     assert client.request_timeout_ms == 3_000
 

@@ -84,7 +84,7 @@ class Client:
         transaction_topics: the topics of its transactions, whose producer groups it is in.
         connection: its connection to the broker; None if there is none now.
         streams: the commands that wait for its telemetry streams, by stream.
-        seen_ms: when it called last, in milliseconds since 1970.
+        seen_ms: when it called last, by the monotonic clock.
         request_timeout_ms: its deadline of a call that does not wait, by its last settings.
     """
 
