@@ -14,6 +14,7 @@ from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.model.names import POP_LOG_TOPIC
+from sparrowmq.protocol.bodies import SubscriptionGroupConfig, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import decode_header
@@ -449,6 +450,32 @@ def test_deleted_topic_gets_no_offset_of_a_pop_that_waits(rig: Any) -> None:
 
     assert rig.broker.state.offsets.topics_of_group("G") == []
     assert [reply.code for reply in waiting()] == [ResponseCode.TOPIC_NOT_EXIST]
+
+
+def test_deleted_group_gets_no_message_and_no_offset_of_a_pop_that_waits(rig: Any) -> None:
+    fill(rig, "a")
+    ack(rig, pop(rig)[0][1])
+    waiting = held(rig)
+    fields = {"groupName": "G", "removeOffset": "true"}
+    assert rig.call(rig.connect(), RequestCode.DELETE_SUBSCRIPTIONGROUP, fields).code == 0
+    fill(rig, "b")
+    rig.work()
+
+    assert [reply.code for reply in waiting()] == [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST]
+    assert rig.broker.state.offsets.topics_of_group("G") == []
+    assert rig.broker.state.groups.find("G") is None
+
+
+def test_closed_group_gets_no_message_of_a_pop_that_waits(rig: Any) -> None:
+    waiting = held(rig)
+    group = SubscriptionGroupConfig(group_name="G", consume_enable=False)
+    code, body = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, encode_body(group)
+    assert rig.call(rig.connect(), code, body=body).code == 0
+    fill(rig, "a")
+    rig.work()
+
+    assert [reply.code for reply in waiting()] == [ResponseCode.NO_PERMISSION]
+    assert bodies(pop(rig, group="H")) == [b"a"]
 
 
 def test_message_is_not_left_when_the_woken_pop_has_gone(rig: Any) -> None:

@@ -41,6 +41,7 @@ from sparrowmq.broker.pop_changes import (
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
 from sparrowmq.broker.processors.offsets import begins_in_memory
 from sparrowmq.broker.processors.pull import (
+    check_consuming,
     find_consuming_group,
     find_readable_topic,
     given_filter,
@@ -193,7 +194,9 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
 def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
     """Answer a pop that waited, unless there is nothing for it yet."""
     _refuse_while_failing(state)
-    # It may have been deleted meanwhile, or have other queues.
+    # Group and topic may be deleted or closed by now. A pop that waited makes no group again.
+    group = checked.header.consumer_group
+    check_consuming(group, state.groups.find(group))
     checked = checked._replace(topic=find_readable_topic(state, checked.header.topic))
     taken = _take(state, checked, now_ms=state.now_ms, timestamp_ms=state.timestamp_ms)
     if taken.queues:

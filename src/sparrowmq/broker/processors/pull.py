@@ -187,7 +187,11 @@ def find_consuming_group(
     state: BrokerState, request: Request, name: str
 ) -> SubscriptionGroupConfig:
     """Return a group's settings. Raises: Refusal if there is no such group, or it is closed."""
-    settings = state.find_group(name, timestamp_ms=request.timestamp_ms)
+    return check_consuming(name, state.find_group(name, timestamp_ms=request.timestamp_ms))
+
+
+def check_consuming(name: str, settings: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig:
+    """Return a group's settings. Raises: as `find_consuming_group`."""
     if settings is None:
         raise Refusal(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
