@@ -478,6 +478,24 @@ def test_closed_group_gets_no_message_of_a_pop_that_waits(rig: Any) -> None:
     assert bodies(pop(rig, group="H")) == [b"a"]
 
 
+@pytest.mark.parametrize("is_woken", [False, True])
+def test_pop_that_is_given_up_takes_nothing_and_others_get_what_woke_it(
+    rig: Any, *, is_woken: bool
+) -> None:
+    first, second = held(rig), held(rig)
+    if is_woken:
+        rig.broker.state.holds.wake_first(("T@G", -1))
+    rig.world.perform(rig.broker.give_up(first.connection, 0))
+    assert [reply.code for reply in first()] == [ResponseCode.POLLING_TIMEOUT]
+    assert rig.broker.give_up(first.connection, 0) == ()
+    fill(rig, "a")
+    rig.work()
+
+    assert bodies(read(second()[0])) == [b"a"]
+    assert len(first()) == 1
+    assert len(rig.broker.state.holds) == 0
+
+
 def test_message_is_not_left_when_the_woken_pop_has_gone(rig: Any) -> None:
     first, second = held(rig), held(rig)
     # The message wakes the first pop; its connection closes before the answer.

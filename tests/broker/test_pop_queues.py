@@ -280,8 +280,14 @@ def test_every_queue_is_looked_at_for_expired_messages(monkeypatch: pytest.Monke
     monkeypatch.setattr(pop_queues, "LOOKED_AT_ONCE_MAX", 2)
     pops = PopQueues()
     for key in KEYS:
-        times = {"pop_timestamp_ms": WALL_MS, "invisible_ms": 60_000, "now_ms": 0}
-        pops.pop(key, [4, 5, 6], next_offset=7, **times)
+        pops.pop(
+            key,
+            [4, 5, 6],
+            next_offset=7,
+            pop_timestamp_ms=WALL_MS,
+            invisible_ms=60_000,
+            now_ms=0,
+        )
 
     looks = [pops.find_expired(lambda _, queue_id: 6 - queue_id) for _ in range(2)]
     found = {queue.key: offsets for look in looks for queue, offsets in look}

@@ -349,7 +349,12 @@ class PoppingClients(AnsweringClients):
     """Clients of a broker that pops the same two messages each time."""
 
     async def ask(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = 0,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
         header = PopMessageResponseHeader(
             pop_timestamp_ms=self.now_ms,

@@ -518,20 +518,34 @@ async def test_a_connection_that_opens_during_the_stop_is_closed(serve: Serve) -
 async def test_local_connection_is_a_peer_like_others_until_one_of_both_ends_it(
     serve: Serve,
 ) -> None:
-    machine, closed = Machine(), [0]
+    machine, closed, given_up = Machine(), [0], list[int]()
     server, _ = await serve(machine)
 
     def count() -> None:
         closed[0] += 1
 
     local = LocalConnection(
-        server.make_local_link(), "10.0.0.9:5", on_request=lambda _: None, on_closed=count
+        server.make_local_link(),
+        "10.0.0.9:5",
+        on_request=lambda _: None,
+        on_closed=count,
+        on_given_up=given_up.append,
     )
     assert (await local.ask(RemotingCommand(code=ANSWER), timeout_ms=30_000)).code == 0
     assert machine.served[-1][0] == "10.0.0.9:5"
     with pytest.raises(InvokeTimeout, match="within 1 ms"):
         await local.ask(RemotingCommand(code=ASIDE), timeout_ms=1)
     assert list(local._session.outstanding) == []
+
+    nobody = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(
+        local.ask(RemotingCommand(code=ASIDE), timeout_ms=30_000, given_up=nobody)
+    )
+    await asyncio.sleep(0)
+    nobody.set_result(None)
+    await asyncio.sleep(0)
+    assert given_up == [local._session.find_opaque(*local._session.outstanding)]
+    waiting.cancel()
 
     asking = asyncio.create_task(local.ask(RemotingCommand(code=ANSWER), timeout_ms=30_000))
     await asyncio.sleep(0)

@@ -248,6 +248,10 @@ class Broker:
             *clients.forget_connection(self.state, connection, now_ms=now_ms),
         ]
 
+    def give_up(self, connection: Connection, opaque: int) -> Sequence[Output]:
+        """Answer a waiting pop, whose consumer has gone, without messages."""
+        return pop.give_up(self.state, connection, opaque)
+
     def settle(self, *, now_ms: int) -> list[Output]:
         """Write appended messages, show them to readers, and answer the sends and pulls that wait.
 

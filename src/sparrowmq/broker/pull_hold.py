@@ -201,6 +201,12 @@ class PullHold:
             self._discarded.append(pulls)
         self._full.discard(connection)
 
+    def take(self, connection: Connection, opaque: int) -> HeldPull | None:
+        """Remove one pull of a connection, to be answered now; None if it does not wait."""
+        mine = self._by_connection.get(connection, {})
+        held = next((held for held in mine if held.command.opaque == opaque), None)
+        return held if held is not None and self._remove(held) else None
+
     def release(self, count_max: int = RELEASED_MAX) -> list[HeldPull]:
         """Return pulls that no longer wait, at most `count_max`; call again while `has_ended`."""
         released: list[HeldPull] = []

@@ -122,14 +122,26 @@ class Clients:
         return self._clients.get(_key(caller))
 
     async def ask(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
-        """Ask the broker in the caller's name; return an answer of any code. Raises: Rejected."""
+        """Ask the broker in the caller's name; return an answer of any code.
+
+        Args:
+            given_up: done once nobody wants the answer; the broker does not wait with it then.
+
+        Raises: Rejected.
+        """
         request.language, request.version = caller.language, MQ_VERSION_5
         if caller.credentials is not None:
             request = signed(request, caller.credentials)
         try:
-            return await self._connect(caller).ask(request, timeout_ms=timeout_ms)
+            connection = self._connect(caller)
+            return await connection.ask(request, timeout_ms=timeout_ms, given_up=given_up)
         except SparrowError as error:
             raise reject(error) from error
 

@@ -103,12 +103,14 @@ class ReceiveService:
 
         Raises: Rejected.
         """
-        popping = asyncio.ensure_future(
-            self._pop(caller, self._pop_of(caller, request, remaining_s))
-        )
+        given_up = asyncio.get_running_loop().create_future()
+        header = self._pop_of(caller, request, remaining_s)
+        popping = asyncio.ensure_future(self._pop(caller, header, given_up))
         try:
             received = await asyncio.shield(popping)
         except asyncio.CancelledError:
+            # Otherwise the next message would come here, and to others a second later.
+            given_up.set_result(None)
             self._keep(self._release(caller, popping))
             raise
         at = 0
@@ -154,10 +156,12 @@ class ReceiveService:
             attempt_id=request.attempt_id or None,
         )
 
-    async def _pop(self, caller: Caller, header: PopMessageRequestHeader) -> list[_Received]:
+    async def _pop(
+        self, caller: Caller, header: PopMessageRequestHeader, given_up: asyncio.Future[None]
+    ) -> list[_Received]:
         asked = RemotingCommand(code=RequestCode.POP_MESSAGE, ext_fields=encode_header(header))
         timeout_ms = header.poll_time_ms + ANSWER_MS
-        answer = await self._clients.ask(caller, asked, timeout_ms=timeout_ms)
+        answer = await self._clients.ask(caller, asked, timeout_ms=timeout_ms, given_up=given_up)
         if answer.code in _NONE_FOUND:
             return []
         check_answer(answer)

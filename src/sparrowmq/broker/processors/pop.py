@@ -843,6 +843,15 @@ def forget_connection(state: BrokerState, connection: Connection) -> None:
         state.holds.wake_first(place)
 
 
+def give_up(state: BrokerState, connection: Connection, opaque: int) -> Sequence[Output]:
+    """Answer a waiting pop without messages, and let others have what may have woken it."""
+    held = state.holds.take(connection, opaque)
+    if held is None:
+        return ()
+    state.holds.wake_first(held.place)
+    return [Reply(connection, response_to(held.command, ResponseCode.POLLING_TIMEOUT))]
+
+
 def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_ms: int) -> None:
     """Load the saved table and the pop log's records after it."""
     queues = state.store.queues
