@@ -306,6 +306,21 @@ def test_copy_of_a_received_message_has_a_handle_of_its_own(
     consumer.ack(first)
 
 
+async def test_receive_that_is_given_up_gives_its_messages_back(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    async with AsyncSimpleConsumer(group, topic, name_server=cluster.name_server) as opened:
+        assert await opened.receive(wait=NOW) == []
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(opened.receive(wait=30 * SECOND), 0.2)
+        await asyncio.to_thread(send, producer, topic, "a")
+
+        (message,) = await opened.receive(wait=10 * SECOND)
+        assert (bodies([message]), message.reconsume_times) == (["a"], 0)
+        await opened.ack(message)
+
+
 # --- without sockets ---------------------------------------------------------------------------
 
 
