@@ -64,8 +64,10 @@ class QueueWatch:
             )
         )
         self._given_up = frozenset(known) - found.queues
-        self._is_after_pause |= now_ms - self._found_ms >= REFILL_MS_MIN
-        self.found, self._found_ms = found, clock.monotonic_ms()
+        # The answer may have been waited for: the broker was away meanwhile.
+        found_ms = clock.monotonic_ms()
+        self._is_after_pause |= found_ms - self._found_ms >= REFILL_MS_MIN
+        self.found, self._found_ms = found, found_ms
         return found
 
     def find_refilled(self, offsets: Offsets, stored_by_ms: Offsets) -> list[Loss]:
