@@ -76,6 +76,22 @@ def test_a_queue_filled_again_beyond_the_checkpoint_is_a_loss(checkpoint: str, c
         assert end == dict.fromkeys(QUEUES, count // 2)
 
 
+def test_a_queue_that_was_filled_again_before_its_first_message_came_is_a_loss(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedCluster(tmp_path / "lost") as cluster:
+        fill(cluster, 100)
+        query = Query(cluster, startingOffsets="latest")
+        begin = json.dumps(query.reader.initialOffset())
+        # Without a new message, no batch begins.
+        assert query.batch(begin) == begin
+    with EmbeddedCluster() as cluster:
+        fill(cluster, 300)
+
+        with pytest.raises(DataLossError, match="T/broker-a/0: the queue was emptied and filled"):
+            Query(cluster).batch(begin)
+
+
 def test_a_queue_filled_again_while_its_broker_was_waited_for_is_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

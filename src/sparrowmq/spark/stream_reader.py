@@ -60,9 +60,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return pack(RocketMQStreamReader, self._options)
 
     @clear
-    def initialOffset(self) -> OffsetsJson:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the start offsets; Spark asks only for a query without a checkpoint."""
-        return encode_offsets(self._watch.first_offsets())
+        begin = self._watch.first_offsets()
+        return encode_checkpoint(begin, self._watch.stored_by(begin, {}, {}))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of a micro-batch as one of Spark's classes.

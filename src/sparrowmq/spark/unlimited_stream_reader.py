@@ -16,11 +16,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import choose_end, ranges_between
 from sparrowmq.spark.checkpoint_offsets import (
-    OffsetsJson,
     decode_offsets,
     decode_stored_by,
     encode_checkpoint,
-    encode_offsets,
 )
 from sparrowmq.spark.failures import RocketMQError, clear, report_losses
 from sparrowmq.spark.options import SourceOptions
@@ -50,10 +48,11 @@ class UnlimitedStreamReader(DataSourceStreamReader):
         return pack(UnlimitedStreamReader, self._options)
 
     @clear
-    def initialOffset(self) -> OffsetsJson:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the start offsets; Spark asks only for a query without a checkpoint."""
         self._end = self._watch.first_offsets()
-        return encode_offsets(self._end)
+        self._stored_by_ms = self._watch.stored_by(self._end, {}, {})
+        return encode_checkpoint(self._end, self._stored_by_ms)
 
     @clear
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
