@@ -136,6 +136,23 @@ def test_available_now_freezes_its_end(fake_cluster: FakeCluster) -> None:
     assert end == stream.latestOffset(end, ALL)
 
 
+def test_available_now_waits_for_a_broker_that_starts_when_the_query_does(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrowmq.spark.queue_watch.BOUNDS_AGE_MS_MAX", 60_000)
+    fake_cluster.create_topic("T", queues=1)
+    stream = make_stream(fake_cluster)
+    stream.prepareForTriggerAvailableNow()
+    # It is there when it is asked for once more.
+    fake_cluster.create_topic("T", queues=2)
+    fake_cluster.append("T", 1, 3)
+
+    assert offsets_of(0, 0) == stream.latestOffset(offsets_of(0, 0), ALL)
+    fake_cluster.request_codes.clear()
+    assert offsets_of(0, 0) == stream.latestOffset(offsets_of(0, 0), ALL)
+    assert not fake_cluster.request_codes
+
+
 def test_a_new_queue_is_found_between_batches(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T", queues=1)
     stream = make_stream(fake_cluster)

@@ -41,7 +41,8 @@ class QueueWatch:
         """Return the bounds of the queues; ask for them unless the last answer is recent.
 
         Args:
-            expected: the queues that existed before; a missing queue is waited for once.
+            expected: the queues that existed before; a missing queue is waited for once, also if
+                the last answer, which has not got it, is recent.
 
         Raises: ConfigError if the queues are of a topic that the query does not read; errors of
             `discover`.
@@ -50,7 +51,11 @@ class QueueWatch:
         expected = _of_topics(options, expected)
         now_ms = clock.monotonic_ms()
         is_fresh = now_ms - self._found_ms < BOUNDS_AGE_MS_MAX and not afresh
-        if self.found is not None and is_fresh:
+        if (
+            self.found is not None
+            and is_fresh
+            and expected.keys() <= self.found.queues | self._given_up
+        ):
             return self.found
         cluster = connect(options)
         known = expected or (() if self.found is None else self.found.bounds)
