@@ -286,6 +286,47 @@ def test_the_checkpoint_of_another_topic_is_one_clear_error_at_once(
     assert lenient.latestOffset(start, ALL) == start | offsets_of(3, 0)
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"topicPattern": "T.*"}, "offsets of topic 'U', and this query reads the topics that mat"),
+        ({"assign": '{"T": {"broker-a": [0, 1]}}'}, "offsets of queue U/broker-a/0, and this quer"),
+        (
+            {"assign": '{"T": {"broker-a": [0]}, "U": {"broker-a": [0, 1]}}'},
+            "of queue T/broker-a/1",
+        ),
+    ],
+)
+def test_the_checkpoint_of_other_queues_is_one_clear_error_at_once(
+    fake_cluster: FakeCluster, changed: dict[str, str], words: str
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.create_topic("U")
+    fake_cluster.append("T", 0, 3)
+    start = offsets_of(0, 0, topic="U") | offsets_of(0, 0)
+    changed = {"topic": "", "waitForBrokers": "10m", **changed}
+
+    with pytest.raises(RocketMQError, match=words):
+        make_stream(fake_cluster, **changed).latestOffset(start, ALL)
+    end = make_stream(fake_cluster, failOnDataLoss="false", **changed).latestOffset(start, ALL)
+    assert end == start | offsets_of(3, 0)
+
+
+def test_without_limits_too_the_checkpoint_of_another_topic_is_one_clear_error(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 3)
+    start = offsets_of(5, 5, topic="U") | offsets_of(0, 0)
+    strict = UnlimitedStreamReader(options_of(fake_cluster))
+    lenient = UnlimitedStreamReader(options_of(fake_cluster, failOnDataLoss="false"))
+    planned = strict.latestOffset()
+
+    with pytest.raises(RocketMQError, match="the checkpoint has offsets of topic 'U'"):
+        strict.partitions(start, planned)
+    assert rows_of(lenient, lenient.partitions(start, planned)) == [(0, 0), (0, 1), (0, 2)]
+
+
 def test_a_query_goes_on_when_its_queues_come_back(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

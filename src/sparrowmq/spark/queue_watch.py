@@ -48,7 +48,7 @@ class QueueWatch:
             `discover`.
         """
         options = self._options
-        expected = _of_topics(options, expected)
+        expected = of_query(options, expected)
         now_ms = clock.monotonic_ms()
         is_fresh = now_ms - self._found_ms < BOUNDS_AGE_MS_MAX and not afresh
         if (
@@ -153,18 +153,31 @@ class QueueWatch:
             self._committed.update(fresh)
 
 
-def _of_topics(options: SourceOptions, offsets: Offsets) -> Offsets:
-    """Return the offsets, of a checkpoint, that are of topics that the query reads.
+def of_query(options: SourceOptions, offsets: Offsets) -> Offsets:
+    """Return the offsets, of a checkpoint, that are of queues that the query reads.
 
     Raises: ConfigError if there are others and none may be lost.
     """
-    if options.topic_pattern is not None:
-        return offsets
-    others = sorted({queue.topic for queue in offsets}.difference(options.topics))
+    others = options.others_of(offsets.keys())
     if others and options.fail_on_data_loss:
+        topic, broker_name, queue_id = others[0]
+        what = f"topic {topic!r}"
+        if options.assign is not None:
+            what = f"queue {topic}/{broker_name}/{queue_id}"
         raise ConfigError(
-            f"the checkpoint has offsets of topic {others[0]!r}, and this query reads "
-            f"{', '.join(options.topics)}; give this query's own checkpoint, or an empty directory "
-            f'for a new one; .option("failOnDataLoss", "false") leaves the topic out'
+            f"the checkpoint has offsets of {what}, and this query reads {_what_is_read(options)}; "
+            f"give this query's own checkpoint, or an empty directory for a new one; "
+            f'.option("failOnDataLoss", "false") leaves the {what.partition(" ")[0]} out'
         )
-    return {queue: offsets[queue] for queue in offsets if queue.topic not in others}
+    if not others:
+        return offsets
+    left_out = frozenset(others)
+    return {queue: offsets[queue] for queue in offsets if queue not in left_out}
+
+
+def _what_is_read(options: SourceOptions) -> str:
+    if options.assign is not None:
+        queues = (f"{topic}/{name}/{number}" for topic, name, number in sorted(options.assign))
+        return ", ".join(queues)
+    pattern = options.topic_pattern
+    return ", ".join(options.topics) if pattern is None else f"the topics that match {pattern}"

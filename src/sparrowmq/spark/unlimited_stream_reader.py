@@ -23,7 +23,7 @@ from sparrowmq.spark.checkpoint_offsets import (
 from sparrowmq.spark.failures import RocketMQError, clear, report_losses
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
-from sparrowmq.spark.queue_watch import QueueWatch
+from sparrowmq.spark.queue_watch import QueueWatch, of_query
 from sparrowmq.spark.shipping import Packed, pack
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class UnlimitedStreamReader(DataSourceStreamReader):
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
         """Divide a micro-batch into partitions. An earlier run of the query may have planned it."""
-        begin, finish = decode_offsets(start), decode_offsets(end)
+        begin, finish = of_query(self._options, decode_offsets(start)), decode_offsets(end)
         if missing := sorted(begin.keys() - finish.keys()):
             topic, broker_name, queue_id = missing[0]
             raise RocketMQError(
