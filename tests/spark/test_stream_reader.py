@@ -257,6 +257,29 @@ def test_a_queue_that_is_gone_is_waited_for_once_and_read_when_it_comes_back(
     assert third == fourth == offsets_of(2, 1)
 
 
+def test_a_topic_that_is_gone_is_waited_for_once_and_read_when_it_comes_back(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.create_topic("U")
+    stream = make_stream(fake_cluster, failOnDataLoss="false", topic="T,U")
+    start = stream.initialOffset()
+    held = fake_cluster.topics.pop("U")
+    fake_cluster.append("T", 0, 2)
+    first = stream.latestOffset(start, ALL)
+    fake_cluster.request_codes.clear()
+    second = stream.latestOffset(first, ALL)
+    asked = fake_cluster.request_codes.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    fake_cluster.topics["U"] = held
+    fake_cluster.append("U", 1, 1)
+    third = stream.latestOffset(second, ALL)
+
+    assert first == second == offsets_of(2, 0) | offsets_of(0, 0, topic="U")
+    assert asked == 2
+    assert caplog.text.count("U/broker-a/1: it is not there any more; offset 0") == 1
+    assert third == offsets_of(2, 0) | offsets_of(0, 1, topic="U")
+
+
 def test_a_deleted_topic_is_one_clear_error(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T")
     stream = make_stream(fake_cluster)
