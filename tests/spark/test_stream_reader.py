@@ -572,6 +572,29 @@ def test_a_filter_hides_no_loss(fake_cluster: FakeCluster) -> None:
     assert "offsets 0 to 3 cannot be read" in str(caught.value)
 
 
+BUSY = (ResponseCode.SYSTEM_BUSY, 0)
+
+
+def test_a_query_waits_for_a_broker_that_stops_after_it_has_given_the_ends(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    time = {"startingOffsets": "", "startingTimestamp": str(BORN_MS + 4)}
+    stream = make_stream(fake_cluster, maxBytesPerTrigger="1", **time)
+    fake_cluster.answers = [BUSY]
+    start = stream.initialOffset()
+    fake_cluster.answers = [BUSY]
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    fake_cluster.answers = [BUSY]
+    batch = make_batch(fake_cluster, waitForBrokers="400ms", **time)
+    read = rows_of(batch, batch.partitions())
+
+    assert (start, end) == (offsets_of(3), offsets_of(4))
+    assert [(0, offset) for offset in range(3, 9)] == read
+    assert caplog.text.count("waits up to 0 s: answer code 2 from") == 3
+
+
 def test_a_batch_waits_for_enough_rows_but_not_for_ever(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,17 +6,27 @@ Tests: test_stream_reader.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from sparrowmq.calling import clock
+from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Bounds, Loss, Offsets, find_refilled
-from sparrowmq.spark.discovery import Discovery, discover
+from sparrowmq.spark.discovery import BEGIN_WAIT_MS_MAX, Discovery, discover
 from sparrowmq.spark.failures import settle
 from sparrowmq.spark.options import SourceOptions
-from sparrowmq.spark.positions import find_offsets, store_times_before
-from sparrowmq.spark.topic_queues import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, connect
+from sparrowmq.spark.positions import find_offsets, sample_sizes, store_times_before
+from sparrowmq.spark.topic_queues import (
+    BOUNDS_AGE_MS_MAX,
+    ROUTE_AGE_MS_MAX,
+    Cluster,
+    connect,
+    persist,
+)
+
+T = TypeVar("T")
 
 # Between looks that are closer, no broker stops, loses its store, starts, and gets messages.
 REFILL_MS_MIN = 1_000
@@ -99,8 +109,10 @@ class QueueWatch:
                 and queue in bounds
                 and bounds[queue].min_offset < offset < bounds[queue].max_offset
             }
-            cluster, group = connect(self._options), self._options.pull_group
-            stored_ms |= cluster.run(store_times_before(cluster, waiting, bounds, group=group))
+            group = self._options.pull_group
+            stored_ms |= self._ask(
+                waiting, lambda cluster: store_times_before(cluster, waiting, bounds, group=group)
+            )
             self._is_after_pause = False
         return find_refilled(offsets, stored_by_ms, stored_ms)
 
@@ -124,11 +136,23 @@ class QueueWatch:
         }
         return {queue: time_ms for queue, time_ms in times.items() if time_ms is not None}
 
+    def sample_sizes(self, begin: Offsets, bounds: Bounds) -> dict[MessageQueue, int]:
+        """Return the approximate size of the next messages of each queue."""
+        waiting = {
+            queue: max(begin.get(queue, 0), found.min_offset)
+            for queue, found in bounds.items()
+            if begin.get(queue, 0) < found.max_offset
+        }
+        return self._ask(waiting, lambda cluster: sample_sizes(cluster, waiting))
+
     def first_offsets(self) -> dict[MessageQueue, int]:
         """Return the start offsets of a query without a checkpoint."""
-        options = self._options
-        cluster, bounds = connect(options), self.look({}).bounds
-        choice = cluster.run(find_offsets(cluster, options.starting, bounds, group=options.group))
+        options, bounds = self._options, self.look({}).bounds
+        choice = self._ask(
+            bounds,
+            lambda cluster: find_offsets(cluster, options.starting, bounds, group=options.group),
+            wait_ms_max=BEGIN_WAIT_MS_MAX,
+        )
         (offsets,) = settle([choice], bounds, fail=options.fail_on_data_loss)
         return offsets
 
@@ -151,6 +175,25 @@ class QueueWatch:
             _LOG.warning("offsets of group %s are not committed: %s", options.group, error)
         else:
             self._committed.update(fresh)
+
+    def _ask(
+        self,
+        queues: Collection[MessageQueue],
+        ask: Callable[[Cluster], Operation[T]],
+        *,
+        wait_ms_max: int | None = None,
+    ) -> T:
+        """Ask the brokers of queues; wait for one that has stopped since the last look."""
+        cluster, wait_ms = connect(self._options), self._options.wait_for_brokers_ms
+        topics = {queue.topic for queue in queues}
+
+        def attempt() -> Operation[T]:
+            yield from cluster.refresh(topics, age_ms_max=ROUTE_AGE_MS_MAX)
+            return (yield from ask(cluster))
+
+        if wait_ms_max is not None:
+            wait_ms = min(wait_ms, wait_ms_max)
+        return cluster.run(persist(wait_ms, attempt))
 
 
 def of_query(options: SourceOptions, offsets: Offsets) -> Offsets:
