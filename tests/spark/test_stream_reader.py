@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.lag import lag_of
 from sparrowmq.spark.lag_listener import LagListener
+from sparrowmq.spark.narrowing import Narrowing
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
@@ -176,6 +178,24 @@ def test_a_replayed_batch_is_planned_by_a_reader_that_knows_nothing(
     partitions = stream.partitions(offsets_of(2), offsets_of(5))
 
     assert rows_of(stream, partitions) == [(0, 2), (0, 3), (0, 4)]
+
+
+def test_the_group_makes_all_pulls_of_a_plan_and_a_read(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    time = {"startingOffsets": "", "startingTimestamp": str(BORN_MS + 4), "group": "G"}
+    stream = make_stream(fake_cluster, maxBytesPerTrigger="1", **time)
+    narrowing = Narrowing(stored_us=((BORN_MS + 6) * 1000, None))
+    batch = make_batch(fake_cluster, **time)
+    narrowed = RocketMQReader(replace(batch._options, narrowing=narrowing))
+
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+
+    assert rows_of(stream, stream.partitions(start, end)) == [(0, 3)]
+    assert len(rows_of(batch, batch.partitions())) == 6
+    assert len(rows_of(narrowed, narrowed.partitions())) == 6
+    assert fake_cluster.pull_groups == {"G"}
 
 
 def test_what_is_processed_is_committed_under_the_group(fake_cluster: FakeCluster) -> None:

@@ -16,7 +16,6 @@ from sparrowmq.client.operations.gather import gather
 from sparrowmq.spark.bounds import OffsetChoice, QueueBounds, ranges_between
 from sparrowmq.spark.discovery import BEGIN_WAIT_MS_MAX, Discovery, discover
 from sparrowmq.spark.failures import clear, settle
-from sparrowmq.spark.narrowing import Narrowing
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.planning import QueueRange
@@ -50,7 +49,7 @@ class RocketMQReader(DataSourceReader):
         found, choices = cluster.run(_find_edges(cluster, options))
         start, end = settle(choices, found.bounds, fail=options.fail_on_data_loss)
         ranges = options.narrowing.narrow(ranges_between(start, end))
-        narrow = partial(_narrow_by_time, cluster, ranges, options.narrowing)
+        narrow = partial(_narrow_by_time, cluster, ranges, options)
         ranges = cluster.run(_persist(options, narrow))
         return make_partitions(options, ranges, found.queues)
 
@@ -65,7 +64,14 @@ def _find_edges(
     found = yield from discover(cluster, options)
     choices = []
     for choice in (options.starting, options.ending):
-        find = partial(find_offsets, cluster, choice, found.bounds, group=options.group)
+        find = partial(
+            find_offsets,
+            cluster,
+            choice,
+            found.bounds,
+            group=options.group,
+            pull_group=options.pull_group,
+        )
         choices.append((yield from _persist(options, find)))
     return found, choices
 
@@ -76,14 +82,18 @@ def _persist(options: SourceOptions, find: Callable[[], Operation[T]]) -> Operat
 
 
 def _narrow_by_time(
-    cluster: Cluster, ranges: Sequence[QueueRange], narrowing: Narrowing
+    cluster: Cluster, ranges: Sequence[QueueRange], options: SourceOptions
 ) -> Operation[list[QueueRange]]:
+    narrowing, group = options.narrowing, options.pull_group
+
     def find(each: QueueRange, timestamp_ms: int | None, *, otherwise: int) -> Operation[int]:
         if timestamp_ms is None:
             return otherwise
         bounds = QueueBounds(each.start, each.end)
         return (
-            yield from first_offset_since(cluster, each.queue, bounds, timestamp_ms=timestamp_ms)
+            yield from first_offset_since(
+                cluster, each.queue, bounds, timestamp_ms=timestamp_ms, group=group
+            )
         )
 
     def narrow(each: QueueRange) -> Operation[QueueRange]:

@@ -143,14 +143,21 @@ class QueueWatch:
             for queue, found in bounds.items()
             if begin.get(queue, 0) < found.max_offset
         }
-        return self._ask(waiting, lambda cluster: sample_sizes(cluster, waiting))
+        group = self._options.pull_group
+        return self._ask(waiting, lambda cluster: sample_sizes(cluster, waiting, group=group))
 
     def first_offsets(self) -> dict[MessageQueue, int]:
         """Return the start offsets of a query without a checkpoint."""
         options, bounds = self._options, self.look({}).bounds
         choice = self._ask(
             bounds,
-            lambda cluster: find_offsets(cluster, options.starting, bounds, group=options.group),
+            lambda cluster: find_offsets(
+                cluster,
+                options.starting,
+                bounds,
+                group=options.group,
+                pull_group=options.pull_group,
+            ),
             wait_ms_max=BEGIN_WAIT_MS_MAX,
         )
         (offsets,) = settle([choice], bounds, fail=options.fail_on_data_loss)
