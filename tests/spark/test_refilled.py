@@ -22,6 +22,7 @@ from sparrowmq.spark.failures import DataLossError
 from sparrowmq.spark.lag import lag_of
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
+from sparrowmq.spark.unlimited_stream_reader import UnlimitedStreamReader
 from sparrowmq.testing import EmbeddedCluster
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(2)]
@@ -74,6 +75,21 @@ def test_a_queue_filled_again_beyond_the_checkpoint_is_a_loss(checkpoint: str, c
         assert decode_offsets(json.loads(anew)) == dict.fromkeys(QUEUES, 0)
         end = decode_offsets(json.loads(lenient.batch(anew)))
         assert end == dict.fromkeys(QUEUES, count // 2)
+
+
+def test_without_limits_too_a_queue_filled_again_is_read_from_its_first_message(
+    checkpoint: str,
+) -> None:
+    with EmbeddedCluster() as cluster:
+        fill(cluster, 300)
+        given = {"nameServer": cluster.name_server, "topic": "T", "columns": "queueOffset"}
+        options = parse_options({**given, "failOnDataLoss": "false"}, scope="stream")
+        reader = UnlimitedStreamReader(options)
+        partitions = reader.partitions(json.loads(checkpoint), reader.latestOffset())
+
+        batches = [batch for each in partitions for batch in reader.read(each)]
+
+    assert sum(batch.num_rows for batch in batches) == 300
 
 
 def test_a_queue_that_was_filled_again_before_its_first_message_came_is_a_loss(

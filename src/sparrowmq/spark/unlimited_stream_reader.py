@@ -82,7 +82,10 @@ class UnlimitedStreamReader(DataSourceStreamReader):
         ).losses
         report_losses(losses, fail=self._options.fail_on_data_loss)
         self._watch.commit(begin, found.bounds)
-        return make_partitions(self._options, ranges_between(begin, finish), found.queues)
+        anew = {loss.queue: found.bounds[loss.queue].min_offset for loss in refilled}
+        return make_partitions(
+            self._options, ranges_between({**begin, **anew}, finish), found.queues
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in an executor."""
