@@ -102,6 +102,12 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
 )
 
 
+def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options, whose names have any case, with *** in place of secrets."""
+    secret = {option.name.lower() for option in CONNECTION_OPTIONS if option.is_secret}
+    return {name: "***" if name.lower() in secret else text for name, text in options.items()}
+
+
 def take_connection(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `ClusterOptions` but the time-out; remove their options from `values`.
 

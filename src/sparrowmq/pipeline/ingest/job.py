@@ -119,7 +119,7 @@ class IngestSettings:
     out: str
     schema: str | None = None
     date_column: str = "storeTimestamp"
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     dlq_group: str | None = None
     follow_interval_s: float | None = None
     compacts: bool = False
