@@ -60,6 +60,16 @@ def test_large_body_is_compressed() -> None:
 
 
 @pytest.mark.parametrize("kind", CompressionType)
+def test_a_body_that_compression_makes_larger_is_sent_as_it_is(kind: CompressionType) -> None:
+    config = ProducerConfig(group="G", client_id="c", compress_bytes_min=100, compress_type=kind)
+    body = bytes(range(256))
+
+    outgoing = encode_message(Message("T", body), "ID", config=config)
+
+    assert (outgoing.body, outgoing.sys_flag) == (body, 0)
+
+
+@pytest.mark.parametrize("kind", CompressionType)
 def test_large_body_is_compressed_as_the_producer_is_configured(kind: CompressionType) -> None:
     config = ProducerConfig(
         group="G", client_id="c", compress_bytes_min=100, compress_type=kind, compress_level=1

@@ -81,7 +81,10 @@ def encode_message(
     body, sys_flag = message.body, 0
     properties = check_and_encode(message, msg_id, config=config, has_timer=has_timer)
     if len(body) >= config.compress_bytes_min:
-        body, sys_flag = compress_body(body, config.compress_type, level=config.compress_level)
+        packed, flag = compress_body(body, config.compress_type, level=config.compress_level)
+        # A body that grows may not fit any more.
+        if len(packed) < len(body):
+            body, sys_flag = packed, flag
     return OutgoingMessage(body, sys_flag, message.flag, properties)
 
 
