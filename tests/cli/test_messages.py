@@ -467,6 +467,19 @@ def test_no_other_text_of_a_message_does_either() -> None:
     assert out.getvalue().count(escape(evil)) == 12
 
 
+def test_a_long_name_of_a_property_stands_apart_from_its_value() -> None:
+    name = "ORIGIN_MESSAGE_ID_OF_OLD"
+    out = StringIO()
+
+    print_message(
+        Console(file=out, width=1_000),
+        replace(queue_message(0), properties={name: "7F00"}),
+        BodyFormat.AUTO,
+    )
+
+    assert f"  {name} 7F00\n" in out.getvalue()
+
+
 def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -> None:
     shared_cluster.create_topic("T_bar", queues=1)
     main, follower = pty.openpty()

@@ -26,6 +26,7 @@ from sparrowmq.cli.connecting import (
     on_cluster,
 )
 from sparrowmq.cli.exit_codes import EXIT_FOUND, say
+from sparrowmq.cli.language import words
 from sparrowmq.cli.message_view import (
     BodyFormat,
     format_body,
@@ -403,7 +404,9 @@ def print_messages(
             print_raw(message)
             continue
         resend = (resends or {}).get(place_of(message))
-        again = resend and f"{format_time(resend.timestamp_ms)} by {resend.who}"
+        again = resend and words()(
+            "{time} by {who}", time=format_time(resend.timestamp_ms), who=resend.who
+        )
         print_message(console, message, body_format, sent_again=again or "")
 
 
