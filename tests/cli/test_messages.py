@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pty
@@ -125,6 +126,25 @@ def test_a_misspelt_topic_is_refused_and_not_made(
 
     assert (result.exit_code, "did you mean T_spelt?" in result.stderr) == (2, True)
     assert "T_splet" not in smq("topic", "ls", "--all").stdout
+
+
+def test_a_body_in_another_encoding_is_sent_as_it_is(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_gbk", queues=1)
+    # As Python reads an argument of a terminal with another encoding.
+    argument = "航班".encode("gbk").decode(errors="surrogateescape")
+
+    sent = smq("send", "T_gbk", argument)
+    read = smq.json("tail", "T_gbk")
+    copy = smq("msg", "resend", read["msg_id"], "--topic", "T_gbk", "--set-body", argument, "--yes")
+    tag = smq("send", "T_gbk", "x", "--tag", argument)
+
+    assert (sent.exit_code, copy.exit_code) == (0, 0)
+    assert base64.b64decode(read["body_base64"]) == "航班".encode("gbk")
+    assert tag.exit_code == 3
+    assert "which UTF-8 cannot encode" in tag.stderr
+    assert "SPARROWMQ_CLI" not in tag.stderr
 
 
 def test_lines_of_standard_input_and_of_files_are_messages(

@@ -43,7 +43,7 @@ from sparrowmq.cli.output import (
     print_json,
     print_rows,
 )
-from sparrowmq.cli.send import open_input, parse_properties, read_whole
+from sparrowmq.cli.send import encode_argument, open_input, parse_properties, read_whole
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations import administer
 from sparrowmq.client.operations.browse import (
@@ -116,7 +116,7 @@ class EditOptions(NamedTuple):
         """Return the changes. Raises: UsageError."""
         if self.set_body is not None and self.set_body_from is not None:
             raise UsageError("give --set-body or --set-body-from, not both")
-        data = None if self.set_body is None else self.set_body.encode()
+        data = None if self.set_body is None else encode_argument(self.set_body)
         if self.set_body_from is not None:
             with open_input(self.set_body_from) as stream:
                 data = read_whole(stream, self.set_body_from)
