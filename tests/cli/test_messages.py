@@ -388,8 +388,19 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         (change, *_) = smq.json("group", "show", "GID_dead")["changes"]
         assert (change["kind"], change["detail"]) == ("sent again", f"by {by}")
 
-    none = smq("dlq", "show", "GID_nobody")
+        # Without letters and with a member.
+        with PushConsumer(
+            "GID_careful",
+            "T_dead",
+            name_server=shared_cluster.name_server,
+            listener=lambda messages, context: None,
+        ):
+            none = smq("dlq", "show", "GID_careful")
+
     assert (none.exit_code, "has no dead letters" in none.stderr) == (0, True)
+    for command in ("show", "resend"):
+        misspelt = smq("dlq", command, "GID_carefull")
+        assert (misspelt.exit_code, "GID_careful" in misspelt.stderr) == (2, True)
 
 
 def test_the_newest_dead_letters_are_chosen_and_get_no_body_together(
