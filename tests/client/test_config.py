@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,6 +72,23 @@ def test_wrong_producer_setting_is_refused(setting: str, value: Any) -> None:
 
     with pytest.raises(ConfigError, match=setting):
         ProducerConfig(**settings)
+
+
+@pytest.mark.parametrize("kind", ["PushConsumer", "PollConsumer", "SimpleConsumer"])
+def test_consumer_group_that_brokers_refuse_is_refused_at_once(kind: str) -> None:
+    makers: dict[str, Any] = {
+        "PushConsumer": partial(PushConsumer, listener=lambda *_: None),
+        "PollConsumer": PollConsumer,
+        "SimpleConsumer": SimpleConsumer,
+    }
+    make = partial(makers[kind], name_server="127.0.0.1:1")
+
+    make("G" * 120).close()
+    with pytest.raises(ConfigError, match="has 121 characters; the limit is 120"):
+        make("G" * 121)
+    # Brokers get it with its namespace.
+    with pytest.raises(ConfigError, match="has 121 characters; the limit is 120"):
+        make("G" * 119, namespace="n")
 
 
 # --- the tables -------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     DEFAULT_CONSUMER_GROUP,
     DEFAULT_PRODUCER_GROUP,
+    check_consumer_group,
     check_group,
     check_topic,
 )
@@ -574,7 +575,7 @@ class ConsumerConfig:
         )
 
     def __post_init__(self) -> None:
-        check_group(self.group)
+        check_consumer_group(self.group)
         if self.group == DEFAULT_CONSUMER_GROUP:
             raise ConfigError(
                 f"the consumer group must not be {DEFAULT_CONSUMER_GROUP}; choose another name"
