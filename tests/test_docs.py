@@ -132,6 +132,14 @@ def test_a_chinese_page_has_the_blocks_of_its_english_twin(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CHINESE, ids=name_of)
+def test_a_chinese_page_calls_only_pages_english_that_are(path: Path) -> None:
+    called = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)（英文）", path.read_text())
+
+    twins = [(path.parent / each).with_suffix(".zh.md") for each in called]
+    assert [name_of(twin.resolve()) for twin in twins if twin.exists()] == []
+
+
+@pytest.mark.parametrize("path", CHINESE, ids=name_of)
 def test_a_chinese_page_names_what_its_english_twin_names(path: Path) -> None:
     english = path.with_name(path.name.replace(".zh.md", ".md"))
 
