@@ -152,6 +152,19 @@ def names_of(page: Path) -> set[str]:
     return {" ".join(name.split()) for name in NAMED.findall(text)}
 
 
+@pytest.mark.parametrize("name", ["handover.md", "handover.zh.md"])
+def test_the_page_on_handovers_has_the_figures_of_its_result(name: str) -> None:
+    result = (ROOT / "benchmarks/results/convergence.md").read_text().replace("(0.0)", "(0)")
+    page = (ROOT / "docs/explanation" / name).read_text()
+
+    # The page leaves out how often each change was made, and the aim.
+    rows = [
+        row.split(" | ") for row in result.splitlines() if re.match(r"\| \w*(join|leave|kill)", row)
+    ]
+    assert [row[0] for row in rows] == ["| join", "| leave", "| kill", "| rejoin"]
+    assert [each for row in rows if (each := " | ".join([row[0], *row[3:]])) not in page] == []
+
+
 def test_pages_install_nothing_that_no_package_index_has() -> None:
     # Errors, which stand in parentheses, name extras of what is installed.
     command = re.compile(r"(?<!\()pip install [^`\n#]*\bsparrowmq\b")
