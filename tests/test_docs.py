@@ -22,6 +22,8 @@ import pytest
 from _pytest.mark import ParameterSet
 
 import sparrowmq
+from sparrowmq.serving import http_pages
+from sparrowmq.serving.open_connections import REQUEST_TIMEOUT_S
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -163,6 +165,14 @@ def test_the_page_on_handovers_has_the_figures_of_its_result(name: str) -> None:
     ]
     assert [row[0] for row in rows] == ["| join", "| leave", "| kill", "| rejoin"]
     assert [each for row in rows if (each := " | ".join([row[0], *row[3:]])) not in page] == []
+
+
+def test_the_page_on_servers_has_the_bounds_of_their_http_pages() -> None:
+    page = (ROOT / "docs/howto/operate-servers.md").read_text()
+
+    kib = http_pages.HEAD_BYTES_MAX // 1024
+    bounds = f"{kib} KiB, {REQUEST_TIMEOUT_S:.0f} s, {http_pages.CONNECTIONS_MAX} at once"
+    assert f"({bounds})" in page
 
 
 def test_pages_install_nothing_that_no_package_index_has() -> None:
