@@ -152,7 +152,8 @@ class ClientTimes:
     )
     route_refresh_ms: int = setting(
         30_000,
-        "the time between two requests for a topic's route",
+        "the time between two requests for a topic's route; members of groups ask every 10 s at "
+        "the latest",
         low=100,
         high=_HOUR_MS,
         unit="ms",
@@ -162,7 +163,7 @@ class ClientTimes:
     route_retry_max_ms: int = setting(
         30_000,
         "the longest pause between two requests for the route of a missing topic; the first "
-        "pause is 250 ms, and each next pause is twice as long",
+        "pause is 250 ms, and each next pause is twice as long, up to 10 s in members of groups",
         low=250,
         high=_HOUR_MS,
         unit="ms",
@@ -170,7 +171,8 @@ class ClientTimes:
     # Apache's brokers forget a client that is silent for 120 s.
     heartbeat_ms: int = setting(
         30_000,
-        "the time between two heartbeats to every broker",
+        "the time between two heartbeats to every broker; members of groups send one to "
+        "SparrowMQ's brokers every 5 s at the latest",
         low=1_000,
         high=60_000,
         unit="ms",
