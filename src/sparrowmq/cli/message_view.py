@@ -144,6 +144,6 @@ def _moment(timestamp_ms: int, host: str) -> str:
 def _print_pair(console: Console, name: str, value: str) -> None:
     name = escape(name)
     # A Chinese character takes two cells.
-    padding = " " * max(0, 18 - cell_len(name))
+    padding = " " * max(1, 18 - cell_len(name))
     pair = Text.assemble((name + padding, "dim"), escape(value))
     console.print(pair, soft_wrap=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, LocalProtocolError
 from sparrowmq.model import MessageQueue, UnreadablePolicy
-from sparrowmq.model.names import check_group, is_system_topic
+from sparrowmq.model.names import check_consumer_group, is_system_topic
 from sparrowmq.protocol.sql92 import parse_condition
 from sparrowmq.protocol.subscription import (
     EXPRESSION_TYPE_SQL92,
@@ -432,7 +432,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "group",
         None,
-        check_group,
+        check_consumer_group,
         "the consumer group that pulls messages, and whose committed offsets are read and written; "
         "one that only says where to begin (startingOffsets) or gets dead letters pulls nothing",
     ),
