@@ -653,12 +653,18 @@ class QueryCorrectionOffsetHeader(Struct, frozen=True, kw_only=True, rename=wire
 
 
 class ResetOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET; -1 means the queue's end."""
+    """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET.
+
+    A timestamp of -1 means the queue's end. Tools of 5.x may name one queue, and an offset in it;
+    -1 stands for none.
+    """
 
     topic: str
     group: str
     timestamp_ms: Int64
     is_force: bool
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
 
 
 class GetConsumerStatusRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
