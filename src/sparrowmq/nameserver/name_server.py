@@ -355,9 +355,12 @@ def get_config(server: NameServer, request: Request) -> Sequence[Output]:
 
 
 def delete_topic(server: NameServer, request: Request) -> Sequence[Output]:
-    """Remove a topic; a broker that still has the topic registers it again with its next change."""
+    """Remove a topic; a broker that still has the topic registers it again with its next change.
+
+    `mqadmin deleteTopic` names the cluster at whose brokers it has deleted the topic.
+    """
     header = decode_header(DeleteTopicFromNamesrvRequestHeader, request.command.ext_fields)
-    server.routes.delete_topic(header.topic)
+    server.routes.delete_topic(header.topic, cluster_name=header.cluster_name or None)
     return answer(request)
 
 

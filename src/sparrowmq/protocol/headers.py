@@ -372,9 +372,10 @@ class DeleteTopicRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_na
 
 
 class DeleteTopicFromNamesrvRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """DELETE_TOPIC_IN_NAMESRV."""
+    """DELETE_TOPIC_IN_NAMESRV; without a cluster, in all clusters."""
 
     topic: str
+    cluster_name: str | None = None
 
 
 class DeleteSubscriptionGroupRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
