@@ -379,10 +379,11 @@ class DeleteTopicFromNamesrvRequestHeader(Struct, frozen=True, kw_only=True, ren
 
 
 class DeleteSubscriptionGroupRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """DELETE_SUBSCRIPTIONGROUP."""
+    """DELETE_SUBSCRIPTIONGROUP; `clean_offset` is the name of `remove_offset` in 5.x."""
 
     group_name: str
     remove_offset: bool = False
+    clean_offset: bool = False
 
 
 class GetRouteInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -238,12 +238,13 @@ def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
         state.modes.forget(group=header.group_name)
         state.note_groups_changed()
     facts: list[Fact] = []
-    if header.remove_offset:
+    removes_offsets = header.remove_offset or header.clean_offset
+    if removes_offsets:
         for topic in state.offsets.topics_of_group(header.group_name):
             detail = "the group's offsets"
             facts += _note_forgotten(state, request, header.group_name, topic, detail=detail)
         state.offsets.remove_group(header.group_name)
-    detail = "with its offsets" if header.remove_offset else ""
+    detail = "with its offsets" if removes_offsets else ""
     facts += state.audit.note(request, "deleted", header.group_name, detail=detail)
     return [*_answer_when_safe(state, request, registers=False), *facts]
 
