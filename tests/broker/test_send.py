@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -359,6 +360,17 @@ def test_topics_are_not_made_where_that_is_switched_off(make_rig: Callable[..., 
     rig = make_rig(auto_create_topics=False)
 
     assert rig.send(rig.connect(), "new").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_topics_are_made_as_the_last_start_says(rig: Any) -> None:
+    codes: list[int] = []
+    for is_on, topic in ((False, "first"), (True, "second")):
+        rig.config = replace(rig.config, auto_create_topics=is_on)
+        rig = rig.restart()
+        codes.append(rig.send(rig.connect(), topic).code)
+    rig.store.close()
+
+    assert codes == [ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUCCESS]
 
 
 def test_number_of_topics_is_bounded(make_rig: Callable[..., Any]) -> None:

@@ -36,6 +36,7 @@ from sparrowmq.model.message import (
     PROPERTY_WAIT_STORE_OK,
 )
 from sparrowmq.model.names import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
     CLOSED_TOPICS,
     COMMAND_PRODUCER_GROUP,
     DLQ_GROUP_TOPIC_PREFIX,
@@ -338,7 +339,10 @@ def _create_topic(
         return None
     created: TopicConfig | None = None
     template = state.topics.find(header.default_topic)
-    if template is not None:
+    # The table still has the template if an earlier start had made it.
+    is_off = header.default_topic == AUTO_CREATE_TOPIC_KEY_TOPIC
+    is_off &= not state.config.auto_create_topics
+    if template is not None and not is_off:
         created = inherit(template, header.topic, queue_count=header.default_topic_queue_nums)
     if created is None and header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         created = plain(header.topic, queue_count=1)
