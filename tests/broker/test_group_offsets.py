@@ -17,6 +17,7 @@ from sparrowmq.protocol.bodies import (
     QueryConsumeTimeSpanBody,
     QueryCorrectionOffsetBody,
     ResetOffsetBody,
+    TopicStatsTable,
     decode_body,
     encode_body,
 )
@@ -171,6 +172,26 @@ def test_reset_to_what_a_topic_does_not_have_says_why(
     reply, pushes = reset(stored, 0, **{**ONE_QUEUE, **fields})
 
     assert (reply.code, reply.remark, pushes) == (ResponseCode.SYSTEM_ERROR, words, [])
+
+
+def test_queues_that_a_topic_only_reads_are_counted_and_reset_too(stored: Any) -> None:
+    fields = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "1", "perm": "6"}
+    more = {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    template = {"defaultTopic": "TBW102"}
+    shrink = RequestCode.UPDATE_AND_CREATE_TOPIC
+    assert stored.call(stored.connect(), shrink, fields | more | template).code == 0
+    join(stored, "a")
+
+    reply, (push,) = reset(stored, 0)
+    stats = stored.call(stored.connect(), RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+    asked = {"topic": "T", "group": GROUP}
+    spans = stored.call(stored.connect(), RequestCode.QUERY_CONSUME_TIME_SPAN, asked)
+
+    every = [queue(at) for at in range(4)]
+    assert offsets_of(reply) == offsets_of(push.command) == dict.fromkeys(range(4), 0)
+    assert sorted(decode_body(TopicStatsTable, stats.body).offset_table) == every
+    span_set = decode_body(QueryConsumeTimeSpanBody, spans.body).consume_time_span_set
+    assert [each.message_queue for each in span_set] == every
 
 
 def ask_status(rig: Any, client_id: str = "") -> tuple[Connection, list[Push], list[Any]]:

@@ -31,7 +31,7 @@ from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.route_questions import RouteQuestions
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.timer_messages import TimerMessages
-from sparrowmq.broker.topic_configs import TopicConfigs
+from sparrowmq.broker.topic_configs import TopicConfigs, queue_ids
 from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
@@ -238,9 +238,8 @@ class BrokerState:
         topic = self.topics.find(queue.topic)
         if topic is None or queue.broker_name != self.config.broker_name:
             return False
-        count = max(topic.read_queue_nums, topic.write_queue_nums)
         return (
-            0 <= queue.queue_id < count
+            queue.queue_id in queue_ids(topic)
             or self.store.queues.max_offset(queue.topic, queue.queue_id) > 0
         )
 
@@ -251,9 +250,9 @@ class BrokerState:
 
     def count_stored(self, topic: TopicConfig) -> int:
         """Return how many messages a topic has stored in all."""
-        queues = range(max(topic.read_queue_nums, topic.write_queue_nums))
         name = topic.topic_name
-        return sum(max(0, self.store.queues.max_offset(name, queue_id)) for queue_id in queues)
+        ends = (self.store.queues.max_offset(name, queue_id) for queue_id in queue_ids(topic))
+        return sum(max(0, end) for end in ends)
 
     def note_totals(self, now_ms: int) -> None:
         """Note the totals of stored and consumed messages, if a note is due."""

@@ -13,7 +13,12 @@ from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import find_group_fault
-from sparrowmq.broker.topic_configs import FILTER_TYPES, QUEUE_COUNT_MAX, find_name_fault
+from sparrowmq.broker.topic_configs import (
+    FILTER_TYPES,
+    QUEUE_COUNT_MAX,
+    find_name_fault,
+    queue_ids,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol import bodies
 from sparrowmq.protocol.bodies import (
@@ -310,7 +315,7 @@ def topic_stats(state: BrokerState, request: Request) -> Sequence[Output]:
 def _topic_stats(state: BrokerState, request: Request, topic: TopicConfig) -> Steps:
     name, queues = topic.topic_name, state.store.queues
     table: dict[MessageQueue, TopicOffset] = {}
-    for queue_id in range(topic.write_queue_nums):
+    for queue_id in queue_ids(topic):
         low = max(0, queues.min_offset(name, queue_id))
         high = max(0, queues.max_offset(name, queue_id))
         table[MessageQueue(name, state.config.broker_name, queue_id)] = TopicOffset(

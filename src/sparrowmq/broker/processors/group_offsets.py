@@ -13,6 +13,7 @@ from msgspec import structs
 
 from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
 from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.topic_configs import queue_ids
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import OFFSET_MAX
@@ -67,7 +68,8 @@ def reset_offset(state: BrokerState, request: Request) -> Sequence[Output]:
     offsets themselves if the group has no member. As in 5.x, a tool may name one queue, and an
     offset in it; without a member the broker commits that itself. Differs from RocketMQ: a queue
     without a committed offset is reset too, if the group has a committed offset of another queue.
-    Differs from RocketMQ 4, whose offset is that of the message stored nearest to the instant.
+    Queues that the topic only reads are reset as well. Differs from RocketMQ 4, whose offset is
+    that of the message stored nearest to the instant.
     """
     header = decode_header(ResetOffsetRequestHeader, request.command.ext_fields)
     topic = _find_topic(
@@ -113,7 +115,7 @@ def _reset(
     name, one_queue = header.topic, _one_queue(header)
     committed = dict(state.offsets.queues(header.group, name))
     table: dict[MessageQueue, int] = {}
-    for queue_id in range(topic.write_queue_nums) if one_queue is None else (one_queue,):
+    for queue_id in queue_ids(topic) if one_queue is None else (one_queue,):
         offset = _new_offset(state, header, queue_id, committed.get(queue_id))
         table[MessageQueue(name, state.config.broker_name, queue_id)] = offset
         if queue_id % STATS_QUEUES_PER_STEP == 0:
@@ -284,7 +286,7 @@ def consume_time_span(state: BrokerState, request: Request) -> Sequence[Output]:
 def _time_span(state: BrokerState, request: Request, group: str, topic: TopicConfig) -> Steps:
     name, queues = topic.topic_name, state.store.queues
     spans: list[QueueTimeSpan] = []
-    for queue_id in range(topic.write_queue_nums):
+    for queue_id in queue_ids(topic):
         low, high = queues.min_offset(name, queue_id), queues.max_offset(name, queue_id)
         begin_ms = _stored_at(state, name, queue_id, low)
         committed = state.offsets.find(group, name, queue_id)
