@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -331,6 +331,8 @@ def test_stats_of_a_topic_and_of_a_group_in_it(rig: Any) -> None:
     rig.advance(100)
     for _ in range(3):
         rig.send(rig.connect())
+    heartbeat(rig, rig.connect())
+    rig.pull(rig.connect())
     rig.broker.state.offsets.commit("GID_c", "T", 0, offset=2)
     rig.advance(2_000)
 
@@ -348,6 +350,38 @@ def test_stats_of_a_topic_and_of_a_group_in_it(rig: Any) -> None:
     assert (put.stats_minute.sum, put.stats_minute.tps, put.stats_day.sum) == (3, 1.5, 3)
     assert (got.stats_minute.sum, got.stats_minute.tps, got.stats_hour.sum) == (2, 1.0, 2)
     assert (unknown.code, unknown.remark) == (1, "The stats <TOPIC_PUT_NUMS> <Absent> not exist")
+
+
+@pytest.mark.parametrize(
+    ("begins_at", "commits", "consumed"),
+    [(0, (2, 5), 5), (40, (40, 50), 10), (40, (45,), 5), (None, (40, 50), 10)],
+)
+def test_group_has_consumed_what_came_since_it_began(
+    rig: Any, begins_at: int | None, commits: Sequence[int], consumed: int
+) -> None:
+    """A group that begins at a queue's end has not consumed what the queue had before."""
+    for _ in range(50):
+        rig.send(rig.connect())
+    rig.advance(100)
+    heartbeat(rig, rig.connect())
+    if begins_at is not None:
+        rig.pull(rig.connect(), queueOffset=str(begins_at))
+    for offset in commits:
+        fields = {"consumerGroup": "GID_c", "topic": "T", "queueId": "0"}
+        ask(rig, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=str(offset), **fields)
+    rig.advance(5_000)
+
+    counted = ask(
+        rig, RequestCode.VIEW_BROKER_STATS_DATA, statsName="GROUP_GET_NUMS", statsKey="T@GID_c"
+    )
+    progress = ask(rig, RequestCode.GET_CONSUME_STATS, consumerGroup="GID_c")
+    of_all = ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+
+    assert decode_body(BrokerStatsData, counted.body).stats_day.sum == consumed
+    assert decode_body(ConsumeStats, progress.body).consume_tps == consumed / 5
+    stats = decode_body(ConsumeStatsList, of_all.body).consume_stats_list
+    (found,) = [each for groups in stats for each in groups.get("GID_c", ())]
+    assert found.consume_tps == consumed / 5
 
 
 def test_connections_of_groups_are_listed(rig: Any) -> None:

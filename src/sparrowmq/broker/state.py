@@ -24,7 +24,7 @@ from sparrowmq.broker.plan_register import PlanRegister
 from sparrowmq.broker.pop_queues import PopQueues
 from sparrowmq.broker.pull_hold import PullHold
 from sparrowmq.broker.queue_lock_table import QueueLockTable
-from sparrowmq.broker.rates import Rates, TotalsByKey
+from sparrowmq.broker.rates import Added, Rates, TotalsByKey
 from sparrowmq.broker.relays import Relays
 from sparrowmq.broker.request_modes import RequestModes
 from sparrowmq.broker.rounds import Rounds
@@ -258,6 +258,16 @@ class BrokerState:
         """Note the totals of stored and consumed messages, if a note is due."""
         self.stored_totals.note(now_ms, self.store.queues.totals)
         self.consumed_totals.note(now_ms, self.offsets.totals)
+
+    def consumed(self, group: str, topic: str, *, now_ms: int) -> tuple[Added, ...] | None:
+        """Return a group's progress in a topic over a minute, an hour and a day.
+
+        None if the group has no offset of the topic.
+        """
+        total = self.offsets.find_total(group, topic)
+        if total is None:
+            return None
+        return self.consumed_totals.added(now_ms, f"{topic}@{group}", total)
 
     def after_journal(self, outputs: Iterable[Output], *, now_ms: int) -> list[Output]:
         """Let replies wait until the changes so far are in the journal, and survive a crash."""

@@ -343,14 +343,24 @@ def _consume_stats(
     table: dict[MessageQueue, OffsetWrapper] = {}
     for name in topics:
         table |= yield from _progress(state, group, name)
-    stats = ConsumeStats(offset_table=table)
+    rate = _consume_rate(state, request, group, topics)
+    stats = ConsumeStats(offset_table=table, consume_tps=rate)
     if audits:
         records = state.audit.find(group, topics)[:AUDIT_ANSWER_MAX]
         popped = group in state.pops.popped_groups(now_ms=request.now_ms)
         stats = AuditedStats(
-            offset_table=table, sparrowmq_audit=records, sparrowmq_is_popped=popped or None
+            offset_table=table,
+            consume_tps=rate,
+            sparrowmq_audit=records,
+            sparrowmq_is_popped=popped or None,
         )
     return answer_aside(request, stats)
+
+
+def _consume_rate(state: BrokerState, request: Request, group: str, topics: Sequence[str]) -> float:
+    """Return how many messages of the topics a group has consumed a second in the last minute."""
+    found = [state.consumed(group, topic, now_ms=request.now_ms) for topic in topics]
+    return round(sum(added[0].per_second for added in found if added is not None), 3)
 
 
 def _progress(
@@ -402,7 +412,8 @@ def _broker_consume_stats(state: BrokerState, request: Request, *, is_order: boo
                 total_diff += sum(
                     at.broker_offset - (at.consumer_offset or 0) for at in table.values()
                 )
-                stats.append(ConsumeStats(offset_table=table))
+                rate = _consume_rate(state, request, group, [name])
+                stats.append(ConsumeStats(offset_table=table, consume_tps=rate))
         groups.append({group: stats})
     body = ConsumeStatsList(
         consume_stats_list=groups,
@@ -424,9 +435,8 @@ def broker_stats_data(state: BrokerState, request: Request) -> Sequence[Output]:
             total = state.count_stored(topic)
             added = state.stored_totals.added(request.now_ms, key, total)
     elif name == "GROUP_GET_NUMS":
-        consumed = state.offsets.totals()
-        if key in consumed:
-            added = state.consumed_totals.added(request.now_ms, key, consumed[key])
+        topic_name, _, group = key.partition("@")
+        added = state.consumed(group, topic_name, now_ms=request.now_ms)
     if added is None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
     minute, hour, day = (
