@@ -265,6 +265,25 @@ def test_consume_stats_tell_how_far_a_group_is(rig: Any, topic: dict[str, str]) 
     )
 
 
+def test_topic_that_a_live_group_has_left_is_told_to_our_tools_alone(rig: Any) -> None:
+    rig.create_topic("left")
+    rig.broker.state.offsets.commit("GID_c", "left", 0, offset=0)
+
+    def topics_told(**fields: str) -> set[str]:
+        reply = ask(rig, RequestCode.GET_CONSUME_STATS, consumerGroup="GID_c", **fields)
+        return {queue.topic for queue in decode_body(ConsumeStats, reply.body).offset_table}
+
+    offline = topics_told()
+    heartbeat(rig, rig.connect())
+
+    assert offline == {"left"}
+    assert topics_told() == {"T"}
+    assert topics_told(topic="left") == set()
+    # 5.x: whoever names a list of topics wants to hear of all of them.
+    assert topics_told(topicList="left;T;none;") == {"left", "T"}
+    assert topics_told(sparrowmqAudit="true") == {"left", "T"}
+
+
 def test_every_groups_progress_is_told_at_once(rig: Any) -> None:
     for _ in range(3):
         rig.send(rig.connect())
@@ -297,7 +316,7 @@ def test_stats_of_many_queues_let_others_be_served_in_between(rig: Any, code: in
     rig.create_topic("Wide", 2_000)
     heartbeat(rig, rig.connect())
     rig.broker.state.offsets.commit("GID_c", "Wide", 0, offset=0)
-    fields = {"topic": "Wide", "consumerGroup": "GID_c", "isOrder": "false"}
+    fields = {"topic": "Wide", "consumerGroup": "GID_c", "isOrder": "false", "topicList": "Wide"}
     command = RemotingCommand(code=code, ext_fields=fields)
 
     (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)

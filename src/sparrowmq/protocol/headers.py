@@ -609,11 +609,13 @@ class GetConsumeStatsInBrokerHeader(Struct, frozen=True, kw_only=True, rename=wi
 class GetConsumeStatsRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_CONSUME_STATS; without a topic, of all topics of the group.
 
+    `topic_list` of 5.x names topics, joined by semicolons, in the place of `topic`.
     `sparrowmq_audit` is SparrowMQ's own: whether to add the changes of the group's progress.
     """
 
     consumer_group: str
     topic: str | None = None
+    topic_list: str | None = None
     sparrowmq_audit: bool | None = None
 
 
