@@ -71,7 +71,7 @@ _VERSION_WITH_STANDARD_JSON = 401
 _UNIT, _UNIT_SUB = 1, 2
 _KEYS_MAX, _NAMESPACES_MAX = 10_000, 1_000
 # The settings of NamesrvConfig that apply to this name server.
-_SETTINGS = b"productEnvName=center\nclusterTest=false\norderMessageEnable=false\n"
+_SETTINGS = b"productEnvName=center\nclusterTest=false\norderMessageEnable=true\n"
 SCAN_INTERVAL_MS = 10_000
 
 
