@@ -432,7 +432,10 @@ def _store_one(state: BrokerState, sent: _Sent) -> StoredSend:
         if result is not None:
             return StoredSend(sent.queue_id, result, waits)
     due_ms = _due_ms(text, request.timestamp_ms) if has_timer else None
-    is_half = may_be_half and _is_half(text)
+    level = delay_level(text) if may_be_delayed else 0
+    # Java's clients before 4.6.1 send a committed message to its retry topic with all properties.
+    is_retry = level > 0 and (header.reconsume_times or 0) > 0
+    is_half = may_be_half and not is_retry and _is_half(text)
     if is_half and due_ms is not None:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "a half message has no delivery time")
     record = Record(
@@ -447,7 +450,6 @@ def _store_one(state: BrokerState, sent: _Sent) -> StoredSend:
         reconsume_times=header.reconsume_times or 0,
         properties=stored,
     )
-    level = delay_level(text) if may_be_delayed else 0
     recall_handle = None
     if is_half:
         properties = parse_properties(stored)
