@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
 from sparrowmq.errors import InvokeTimeout
@@ -577,6 +578,29 @@ def test_many_topics_are_made_at_once_or_none(make_rig: Callable[..., Any]) -> N
     assert create("A", queues=70_000).code == ResponseCode.SYSTEM_ERROR
     assert topics.find("C") is None
     assert topics.find("A").read_queue_nums == 2
+
+
+def test_attributes_of_many_topics_are_changes_as_those_of_one(rig: Any) -> None:
+    topics = rig.broker.state.topics
+
+    def put(attributes: dict[str, str] | None) -> int:
+        config = {"topicName": "F", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+        if attributes is not None:
+            config["attributes"] = attributes
+        body = json.dumps({"topicConfigList": [config]}).encode()
+        code: int = rig.call(
+            rig.connect(), RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body
+        ).code
+        return code
+
+    found: list[Any] = []
+    for attributes in ({"+message.type": "FIFO"}, None, {"-message.type": ""}):
+        assert put(attributes) == 0
+        found.append(topics.find("F").attributes)
+    refused = [put({name: "FIFO"}) for name in ("message.type", "+other", "+")]
+
+    assert found == [{"message.type": "FIFO"}, {"message.type": "FIFO"}, UNSET]
+    assert refused == [ResponseCode.SYSTEM_ERROR] * 3
 
 
 def test_many_groups_are_made_at_once_or_none(rig: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
@@ -96,7 +96,7 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Ou
         topic_filter_type=header.topic_filter_type,
         topic_sys_flag=header.topic_sys_flag or 0,
         order=header.order,
-        attributes=_change_attributes(before, header.attributes),
+        attributes=_change_attributes(before, _parse_changes(header.attributes)),
     )
     fault = _find_topic_fault(state, topic)
     if fault is not None:
@@ -105,20 +105,26 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Ou
     return [*_answer_when_safe(state, request, registers=True), *facts]
 
 
+def _parse_changes(text: str | None) -> dict[str, str]:
+    """Return the changes in a text such as `+message.type=FIFO,-other`."""
+    pairs = [change.partition("=") for change in text.split(",")] if text else []
+    return {name: value for name, _, value in pairs}
+
+
 def _change_attributes(
-    before: TopicConfig | None, changes: str | None
+    before: TopicConfig | None, changes: Mapping[str, str]
 ) -> dict[str, str] | UnsetType:
-    """Return a topic's attributes after a change such as `+message.type=FIFO`."""
+    """Return a topic's attributes after changes: names with a sign, and the new values."""
     found = dict(before.attributes) if before is not None and before.attributes else {}
-    for change in changes.split(",") if changes else ():
-        sign, name, value = change[:1], *change[1:].partition("=")[::2]
+    for signed, value in changes.items():
+        sign, name = signed[:1], signed[1:]
         if sign == "-":
             found.pop(name, None)
         elif sign != "+" or name != MESSAGE_TYPE_ATTRIBUTE or value not in MESSAGE_TYPES:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"{change!r} is not an attribute of topics here; give +{MESSAGE_TYPE_ATTRIBUTE}= "
-                f"and one of {', '.join(MESSAGE_TYPES)}",
+                f"{f'{signed}={value}'!r} is not an attribute of topics here; give "
+                f"+{MESSAGE_TYPE_ATTRIBUTE}= and one of {', '.join(MESSAGE_TYPES)}",
             )
         else:
             found[name] = value
@@ -126,8 +132,17 @@ def _change_attributes(
 
 
 def create_topics(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Make topics or change them, all or none."""
-    topics = decode_body(CreateTopicListRequestBody, request.command.body).topic_config_list
+    """Make topics or change them, all or none. Their attributes are changes, as in the header."""
+    given = decode_body(CreateTopicListRequestBody, request.command.body).topic_config_list
+    topics = [
+        structs.replace(
+            topic,
+            attributes=_change_attributes(
+                state.topics.find(topic.topic_name), topic.attributes or {}
+            ),
+        )
+        for topic in given
+    ]
     for topic in topics:
         fault = _find_topic_fault(state, topic, added=len(topics))
         if fault is not None:
