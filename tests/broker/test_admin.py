@@ -584,7 +584,7 @@ def test_attributes_of_many_topics_are_changes_as_those_of_one(rig: Any) -> None
     topics = rig.broker.state.topics
 
     def put(attributes: dict[str, str] | None) -> int:
-        config = {"topicName": "F", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+        config: dict[str, Any] = {"topicName": "F", "readQueueNums": 2, "writeQueueNums": 2}
         if attributes is not None:
             config["attributes"] = attributes
         body = json.dumps({"topicConfigList": [config]}).encode()

@@ -121,6 +121,8 @@ class BrokerState:
     journal: Rounds = field(default_factory=Rounds)
     saves: Rounds = field(default_factory=Rounds)
     registrations: Rounds = field(default_factory=Rounds)
+    # The writes of the committed offsets that a reply waits for.
+    offset_saves: Rounds = field(default_factory=Rounds)
     counters: Counters = field(default_factory=Counters)
     refusals: Refusals[BrokerRefusal] = field(default_factory=lambda: Refusals(BrokerRefusal))
     rates: Rates = field(default_factory=Rates)
@@ -136,7 +138,7 @@ class BrokerState:
     _opaque: int = 0
 
     def __post_init__(self) -> None:
-        self.pending = PendingReplies(self.journal, self.registrations)
+        self.pending = PendingReplies(self.journal, self.registrations, self.offset_saves)
         self.retention = Retention(self.config.retention, self.store)
         region, cluster = self.config.region, self.config.cluster_name
         self.sent_answer = _sent_answer(region, self.store_host)
@@ -184,6 +186,13 @@ class BrokerState:
         """Make or change a group's settings; `journal.asked` then covers it."""
         self.groups.put(group, timestamp_ms=timestamp_ms)
         self.note_groups_changed()
+
+    def round_of_offsets(self) -> int:
+        """Ask for a write of the offsets now; return its round, 0 if nothing is ever written."""
+        if not self.offsets.is_changed or self.store.failure is not None:
+            return 0
+        self.saves.ask()
+        return self.offset_saves.ask()
 
     def note_groups_changed(self) -> None:
         """Ask for a write of the changed groups."""

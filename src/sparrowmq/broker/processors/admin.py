@@ -191,7 +191,7 @@ def delete_topic(state: BrokerState, request: Request) -> Sequence[Output]:
         facts += state.audit.note(request, "deleted", topic=header.topic)
         state.offsets.remove_topic(header.topic)
         state.modes.forget(topic=header.topic)
-    return [*_answer_when_safe(state, request, registers=True), *facts]
+    return [*_answer_when_safe(state, request, registers=True, removes_offsets=True), *facts]
 
 
 def update_and_create_group(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -266,16 +266,22 @@ def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
         state.offsets.remove_group(header.group_name)
     detail = "with its offsets" if removes_offsets else ""
     facts += state.audit.note(request, "deleted", header.group_name, detail=detail)
-    return [*_answer_when_safe(state, request, registers=False), *facts]
+    safe = _answer_when_safe(state, request, registers=False, removes_offsets=removes_offsets)
+    return [*safe, *facts]
 
 
-def _answer_when_safe(state: BrokerState, request: Request, *, registers: bool) -> Sequence[Output]:
+def _answer_when_safe(
+    state: BrokerState, request: Request, *, registers: bool, removes_offsets: bool = False
+) -> Sequence[Output]:
+    """Answer once the changes so far survive a crash, and the name servers know them."""
+    offsets_round = state.round_of_offsets() if removes_offsets else 0
     if request.command.is_oneway:
         return ()
     return state.pending.add_for_rounds(
         Reply(request.connection, response_to(request.command)),
         journal_round=state.journal.asked,
         registration_round=state.registrations.asked if registers else 0,
+        offsets_round=offsets_round,
         now_ms=request.now_ms,
     )
 
