@@ -416,7 +416,8 @@ class Broker:
             text = f"the flush is put off, and tried again every tick: {error}"
             return [] if was_short else [Fact(text, warning=True)]
         if error is not None:
-            return pending.fail_flush()
+            # The offsets that wait for this flush are never written.
+            return pending.fail_flush() + pending.fail_offsets(str(error))
         self._flush_is_short = False
         self._saving.note_flushed()
         released = pending.note_flushed(store.flushed_position, now_ms=now_ms)
@@ -443,9 +444,9 @@ class Broker:
         """Ask for a last write of all changed tables, before the broker stops."""
         self._saving.ask_last()
 
-    def saved(self, work: SaveWork, error: Exception | None) -> None:
-        """Process the end of a round of config writing."""
-        self._saving.saved(work, error)
+    def saved(self, work: SaveWork, error: Exception | None) -> list[Output]:
+        """Process the end of a round of config writing; return the replies that waited for it."""
+        return self._saving.saved(work, error)
 
     def expiry_work(
         self, *, now_ms: int, timestamp_ms: int

@@ -326,9 +326,15 @@ class RouteTable:
         addresses = [a for g in self._brokers.values() for a in g.addresses.values()]
         return sorted(names), min(addresses, default=None)
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove a topic."""
-        self._topics.pop(topic, None)
+    def delete_topic(self, topic: str, *, cluster_name: str | None = None) -> None:
+        """Remove a topic, from all brokers or from those of one cluster."""
+        queues = self._topics.get(topic, {})
+        for name in list(queues):
+            group = self._brokers.get(name)
+            if cluster_name is None or group is None or group.cluster_name == cluster_name:
+                del queues[name]
+        if not queues:
+            self._topics.pop(topic, None)
 
     def set_write_perm(self, broker_name: str, *, may_write: bool) -> int:
         """Set or clear the write permission of all topics of a broker; return their number."""

@@ -76,9 +76,12 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
         refusal.ext_fields = {}
         raise
     result = _read(state, header, wanted)
+    name, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+    begin = min(max(header.queue_offset, result.min_offset), result.max_offset)
+    state.offsets.note_begin(name, topic, queue_id, offset=begin)
     offset, offset_max = header.commit_offset, result.max_offset + COMMIT_AHEAD_MAX
     if header.sys_flag & PULL_COMMIT_OFFSET and 0 <= offset <= offset_max:
-        state.offsets.raise_to(header.consumer_group, header.topic, header.queue_id, offset=offset)
+        state.offsets.raise_to(name, topic, queue_id, offset=offset)
     if (
         result.status is not _FOUND
         and _code(result, header) == ResponseCode.PULL_NOT_FOUND

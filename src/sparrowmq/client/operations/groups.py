@@ -235,7 +235,9 @@ def delete_group(directory: Directory, group: str) -> Operation[None]:
     Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
     """
     wrapped = directory.namespace.wrap(group)
-    header = DeleteSubscriptionGroupRequestHeader(group_name=wrapped, remove_offset=True)
+    header = DeleteSubscriptionGroupRequestHeader(
+        group_name=wrapped, remove_offset=True, clean_offset=True
+    )
     code, timeout_ms = RequestCode.DELETE_SUBSCRIPTIONGROUP, directory.timeout_ms
     addresses = yield from master_addresses(directory)
     requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
