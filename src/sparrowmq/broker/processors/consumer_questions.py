@@ -29,7 +29,7 @@ def consume_directly(state: BrokerState, request: Request) -> Sequence[Output]:
     header = decode_header(ConsumeMessageDirectlyResultRequestHeader, request.command.ext_fields)
     client = _find_member(state, header.consumer_group, client_id=header.client_id)
     _, position = decode_offset_msg_id(header.msg_id or "")
-    record = state.store.read_record(position) if position >= 0 else None
+    record = state.read_named(position)
     if record is None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
     command = request.command
