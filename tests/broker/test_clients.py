@@ -12,6 +12,7 @@ from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS, NOTICE_PAUSE_MS_MAX
 from sparrowmq.broker.journal_records import LockChange, decode_changes
 from sparrowmq.broker.lock_waits import LOCK_WAIT_MS_MAX
+from sparrowmq.broker.processors import clients
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.queue_lock_table import QueueLockTable, SavedLock
 from sparrowmq.broker.state import BrokerRefusal
@@ -776,3 +777,18 @@ def test_what_cannot_be_filtered_by_is_refused(
 
     assert code == reply.code
     assert words is None or words in reply.remark
+
+
+def test_producer_groups_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "GROUPS_MAX", 2)
+    producer = rig.connect()
+
+    def produce(*groups: str) -> str | None:
+        body = {"clientID": "a", "producerDataSet": [{"groupName": name} for name in groups]}
+        reply = rig.call(producer, RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+        remark: str | None = reply.remark
+        return remark
+
+    assert [produce("P", "Q", "R"), produce("S")] == [None, "too many groups"]
+    rig.broker.connection_closed(producer, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    assert produce("S") is None
