@@ -308,10 +308,11 @@ class ProducerGroups:
         # Each connection's groups.
         self._of_connection: dict[Connection, dict[str, None]] = {}
         self._chosen_count = 0
-        # By client id; if several connections have one id, the last of them.
+        # By client id; if several connections have one id, the last of them. Replies go there, so
+        # no account takes an id that a connection of another account has.
         self._clients: dict[str, Connection] = {}
-        # The client id of each member's last heartbeat.
-        self._ids: dict[Connection, str] = {}
+        # Each connection's last heartbeat.
+        self._last: dict[Connection, ListedMember] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -340,13 +341,16 @@ class ProducerGroups:
         """Apply one producer group's part of a heartbeat."""
         self._groups.setdefault(group, {})[connection] = member
         self._of_connection.setdefault(connection, {})[group] = None
-        if self._ids.get(connection) != member.client_id:
+        last = self._last.get(connection)
+        if last is not None and last.client_id != member.client_id:
             self._forget_id(connection)
-        self._ids[connection] = member.client_id
-        self._clients[member.client_id] = connection
+        self._last[connection] = member
+        owner = self._clients.get(member.client_id)
+        if owner is None or self._last[owner].access_key == member.access_key:
+            self._clients[member.client_id] = connection
 
     def _forget_id(self, connection: Connection) -> None:
-        client_id = self._ids.pop(connection, "")
+        client_id = self._last.pop(connection).client_id
         if self._clients.get(client_id) is connection:
             del self._clients[client_id]
 
