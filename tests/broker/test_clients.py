@@ -26,6 +26,7 @@ from sparrowmq.coordination.member_marker import (
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     ConsumerListBody,
+    LockBatchRequestBody,
     LockBatchResponseBody,
     OwnersListBody,
     SubscriptionGroupConfig,
@@ -35,6 +36,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.connections import Close, Fact, Reply
+from sparrowmq.serving.requests import Request
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 NUMBERS = count(10_000)
@@ -792,3 +794,17 @@ def test_producer_groups_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) 
     assert [produce("P", "Q", "R"), produce("S")] == [None, "too many groups"]
     rig.broker.connection_closed(producer, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
     assert produce("S") is None
+
+
+def test_requests_that_wait_for_one_lock_are_forgotten_in_linear_time(rig: Any) -> None:
+    waits, peers = lock_waits.LockWaits(), [rig.connect(), rig.connect()]
+    body = LockBatchRequestBody(consumer_group="G", client_id="a", mq_set=[QUEUE])
+    for number in range(lock_waits.LOCK_WAITS_MAX):
+        request = Request(RemotingCommand(code=1), peers[number % 2], 0, 0)
+        assert waits.add(lock_waits.LockWait(request, body, 1_000, is_ours=True))
+    begin_s = time.process_time()
+
+    waits.discard(peers[1])
+
+    assert time.process_time() - begin_s < 0.02
+    assert len(waits) == lock_waits.LOCK_WAITS_MAX // 2
