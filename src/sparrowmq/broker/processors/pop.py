@@ -811,8 +811,7 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
             for queue_id in (ALL_QUEUES, item.queue_id):
                 place = pop_place(group, item.topic, queue_id)
                 state.holds.wake_first(notice_place(group, item.topic, queue_id))
-                for code in dict.fromkeys(item.tags_codes):
-                    state.holds.wake_first(place, tags_code=code)
+                state.holds.wake_first(place, tags_codes=item.tags_codes)
 
 
 def wake_waiting(state: BrokerState, group: str, topic: str, queue_id: int) -> None:

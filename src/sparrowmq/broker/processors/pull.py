@@ -120,8 +120,9 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
     for item in dispatched:
         if len(holds) == 0:
             break
-        for code in item.tags_codes:
-            holds.wake(item.topic, item.queue_id, next_offset=item.next_offset, tags_code=code)
+        holds.wake(
+            item.topic, item.queue_id, next_offset=item.next_offset, tags_codes=item.tags_codes
+        )
 
 
 def answer_released(state: BrokerState) -> list[Output]:
