@@ -257,7 +257,7 @@ def test_places_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pop_queues, "PLACES_PER_CONNECTION_MAX", 2)
     pops, peer = PopQueues(), Connection(1, "10.0.0.1:5", bytes(8))
     for number in range(3):
-        pops.note_waiting(peer, (f"T@G{number}", -1), f"G{number}", "T")
+        pops.note_waiting(peer, (f"T@G{number}", -1))
     assert list(pops.forget_waiting(peer)) == [("T@G1", -1), ("T@G2", -1)]
     assert list(pops.forget_waiting(peer)) == []
 

@@ -326,7 +326,7 @@ def test_a_record_within_a_body_is_no_half_message(rig: Any) -> None:
 
     reply = end(rig, half, ROLLBACK, commitLogOffset=str(forged.position))
 
-    assert reply.remark == "The transaction state table offset wrong"
+    assert reply.remark == "Find prepared transaction message failed"
     assert rig.records(TRANS_OP_HALF_TOPIC) == []
 
 

@@ -38,9 +38,9 @@ from sparrowmq.cli.message_view import (
 )
 from sparrowmq.cli.messages import COPY_COLUMNS, find_operator, row_of_copy
 from sparrowmq.cli.output import print_rows
-from sparrowmq.cli.plain_text import escape
 from sparrowmq.client.operations.resend import Edit
 from sparrowmq.model.message import BODY_BYTES_MAX as MESSAGE_BYTES_MAX
+from sparrowmq.model.plain_text import escape
 from sparrowmq.testing import EmbeddedCluster
 from sparrowmq.words.body import BODY_BYTES_MAX
 from waiting import wait_until

@@ -500,6 +500,23 @@ async def test_too_many_bytes_of_others_end_no_connection_that_has_none(serve: S
     assert server.connection_count == 1
 
 
+async def test_peers_that_finish_nothing_keep_no_other_from_finishing(serve: Serve) -> None:
+    server, connect = await serve(Machine(), started_frame_bytes_max=200_000)
+    frame = encode_frame(RemotingCommand(code=ANSWER, opaque=7, body=bytes(60_000)))
+    silent = [await connect() for _ in range(3)]
+    for peer in silent:
+        await peer.send_bytes(frame[:-1])
+    await until(lambda: server._started_bytes == 3 * (len(frame) - 1))
+    honest = await connect()
+
+    await honest.send_bytes(frame[:-1])
+    await until(lambda: server.connection_count == 3)
+    await honest.send_bytes(frame[-1:])
+
+    assert [reply.opaque for reply in await honest.read(1)] == [7]
+    assert await silent[0].read(1) == []
+
+
 async def test_a_connection_that_opens_during_the_stop_is_closed(serve: Serve) -> None:
     server, _ = await serve(Machine())
     await server.stop()

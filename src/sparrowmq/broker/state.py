@@ -38,6 +38,7 @@ from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
+from sparrowmq.protocol.record import scan_records
 from sparrowmq.protocol.signatures import ACCESS_KEY
 from sparrowmq.serving.access_control import AccessControl, Permission
 from sparrowmq.serving.connections import Connection, Output, Push, Reply
@@ -228,6 +229,19 @@ class BrokerState:
         if self.access is None:
             return None
         return self.access.find_denial(access_key, topic, permission)
+
+    def read_named(self, position: int) -> bytes | None:
+        """Return the record of the message at a position that a peer names, None if none is there.
+
+        The message's queue must lead to it: a body may hold what looks like a record, of any topic,
+        with the messages behind it as its properties.
+        """
+        data = self.store.read_record(position) or b""
+        for topic, queue_id, queue_offset in scan_records(data):
+            entry = self.store.queues.entry(topic, queue_id, queue_offset)
+            if entry is not None and entry[:2] == (position, len(data)):
+                return data
+        return None
 
     def is_member(self, group: str, connection: Connection) -> bool:
         """Return whether a connection is a listed member of a group."""

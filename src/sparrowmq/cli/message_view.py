@@ -18,9 +18,9 @@ from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import Json, format_time
-from sparrowmq.cli.plain_text import escape
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from sparrowmq.model.plain_text import escape
 from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
 
 _SHOWN_ELSEWHERE = {PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY}

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import fits
-from sparrowmq.cli.plain_text import PlainTable, escape
+from sparrowmq.cli.plain_text import PlainTable
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, describe_runs
@@ -42,6 +42,7 @@ from sparrowmq.doctor.workloads import (
     Result,
 )
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.plain_text import escape
 from sparrowmq.model.queue import java_order
 from sparrowmq.words import format_duration, format_rate
 

@@ -604,7 +604,7 @@ def delete_expired_messages(state: BrokerState, request: Request) -> Sequence[Ou
 def view_message(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the record at a position of the commit log."""
     header = decode_header(ViewMessageRequestHeader, request.command.ext_fields)
-    data = state.store.read_record(header.position) if header.position >= 0 else None
+    data = state.read_named(header.position)
     if data is None:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR,

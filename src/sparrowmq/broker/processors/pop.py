@@ -42,6 +42,7 @@ from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
 from sparrowmq.broker.processors.offsets import begins_in_memory
 from sparrowmq.broker.processors.pull import (
     check_consuming,
+    check_way,
     find_consuming_group,
     find_readable_topic,
     given_filter,
@@ -186,7 +187,7 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
             request.now_ms + wait_ms,
             partial(_answer_held, state, checked),
         )
-        state.pops.note_waiting(request.connection, place, header.consumer_group, header.topic)
+        state.pops.note_waiting(request.connection, place)
         return _wait(state, checked, held, taken)
     return [Reply(request.connection, _empty(request.command, checked, taken, code))]
 
@@ -269,20 +270,10 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
         )
     topic = find_queues(state, request, name, header.queue_id)
     find_consuming_group(state, request, group)
-    refuse_while_pulled(state, request, group, name)
+    check_way(state, request, group, name)
     invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
     wanted = given_filter(name, header.exp, sub_version=0, expression_type=header.exp_type)
     return _Pop(header, topic, wanted, invisible_ms)
-
-
-def refuse_while_pulled(state: BrokerState, request: Request, group: str, topic: str) -> None:
-    """Refuse a pop, or a wait for one, of a group that consumes the topic by pulls."""
-    if state.pops.is_pulled(group, topic, now_ms=request.now_ms):
-        raise Refusal(
-            ResponseCode.NO_PERMISSION,
-            f"group {group} pulls from topic {topic}: a group consumes by queues or by messages, "
-            "and changes while all its members are stopped",
-        )
 
 
 def find_queues(state: BrokerState, request: Request, name: str, queue_id: int) -> TopicConfig:
@@ -820,8 +811,7 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
             for queue_id in (ALL_QUEUES, item.queue_id):
                 place = pop_place(group, item.topic, queue_id)
                 state.holds.wake_first(notice_place(group, item.topic, queue_id))
-                for code in dict.fromkeys(item.tags_codes):
-                    state.holds.wake_first(place, tags_code=code)
+                state.holds.wake_first(place, tags_codes=item.tags_codes)
 
 
 def wake_waiting(state: BrokerState, group: str, topic: str, queue_id: int) -> None:
