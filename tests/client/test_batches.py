@@ -392,3 +392,52 @@ async def test_close_that_is_cut_short_closes_the_connections(hostile: HostileCl
         producer._driver.check_usable()
     with pytest.raises(UsageError, match="closed before the message was sent"):
         await future
+
+
+async def cancel_loops() -> None:
+    """Cancel the tasks of clients, as a program does that cancels all tasks before it ends."""
+    loops = [task for task in asyncio.all_tasks() if task.get_name().startswith("sparrowmq-")]
+    for task in loops:
+        task.cancel()
+    await asyncio.wait(loops)
+
+
+async def test_messages_after_the_sending_task_was_cancelled_are_sent(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    async with AsyncProducer("GID_p", name_server=cluster.name_server) as producer:
+        await producer.send_nowait(Message(topic, b"before"))
+        await cancel_loops()
+        after = producer.send_nowait(Message(topic, b"after"))
+        await producer.flush()
+
+        assert after.result().status is SendStatus.SEND_OK
+
+
+async def test_messages_that_wait_while_the_sending_task_is_cancelled_fail(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "linger_ms": 30_000}
+    async with AsyncProducer("GID_p", **settings) as producer:
+        waiting = producer.send_nowait(Message(topic, b"x"))
+        flushing = asyncio.create_task(producer.flush())
+        await cancel_loops()
+        await flushing
+
+        with pytest.raises(UsageError, match=r"was cancelled .* before its event loop ends"):
+            await waiting
+
+
+async def test_close_that_is_cut_short_while_queues_are_looked_up_fails_the_messages() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        producer = AsyncProducer("GID_p", name_server=f"127.0.0.1:{silent.getsockname()[1]}")
+        future = producer.send_nowait(Message("T", b"x"))
+        await asyncio.sleep(0)
+        while not producer._publisher.batcher._unplaced:  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await producer.close()
+
+        with pytest.raises(UsageError, match="closed before the message was sent"):
+            await future

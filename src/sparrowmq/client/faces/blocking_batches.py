@@ -45,6 +45,8 @@ class Batches:
         self._lock = Lock()
         self._waiting_bytes = 0
         self._waiting_count = 0
+        # Whether the loop takes messages: it may be cancelled before `close`.
+        self._is_running = False
         self._is_closing = False
         tell_in_forks(self)
 
@@ -70,8 +72,10 @@ class Batches:
                         f"buffer_bytes_max is {config.buffer_bytes_max}; wait for the results of "
                         "earlier messages, or for flush"
                     )
-                if not self._host.is_started:
-                    self._host.start(self._loop, name=f"sparrowmq-batches-{config.group}")
+                if not self._is_running:
+                    name = f"sparrowmq-batches-{config.group}"
+                    self._host.start(self._serve, name=name, on_end=self._note_end)
+                    self._is_running = True
                 future = self._futures.make()
                 self._waiting_bytes += size
                 self._waiting_count += 1
@@ -134,13 +138,19 @@ class Batches:
         self._batcher.done(self._batcher.abandon(), batches.closed_error())
         self._batcher.wake.set()
 
-    def _loop(self) -> None:
-        try:
-            self._serve()
-        finally:
-            self._give_up()
-            self._futures.note_unread()
-            batches.report_unread(self._publisher, self._batcher, now_ms=None)
+    def _note_end(self) -> None:
+        """Fail what waits when the loop has ended, which may be before its first step."""
+        with self._lock:
+            # A later message begins the loop anew.
+            self._is_running = False
+            left = self._batcher.abandon()
+        is_closing = self._batcher.is_closing
+        error = batches.closed_error() if is_closing else batches.cut_short_error()
+        self._batcher.done(left, error)
+        # A `flush` may wait for them.
+        self._host.call(self._batcher.settled.set)
+        self._futures.note_unread()
+        batches.report_unread(self._publisher, self._batcher, now_ms=None)
 
     def _serve(self) -> None:
         while not (self._batcher.is_closing and self._batcher.is_empty):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import repeat
 
-from sparrowmq.calling.effects import Now, Operation, Spawn, Wait
+from sparrowmq.calling.effects import Cancelled, Now, Operation, Spawn, Wait
 from sparrowmq.client.batcher import Batcher, LaneKey, Pending
 from sparrowmq.client.operations.send import get_publish_queues, send, send_batch
 from sparrowmq.client.operations.send_answer import new_result
@@ -57,6 +57,10 @@ def _place(publisher: Publisher, batcher: Batcher, topic: str) -> Operation[None
             queues = yield from get_publish_queues(publisher, topic)
         except SparrowError as error:
             batcher.done(pendings, error)
+        except Cancelled:
+            # The driver was closed meanwhile.
+            batcher.done(pendings, closed_error())
+            raise
         else:
             now_ms: int = yield Now()
             batcher.place(pendings, queues, now_ms)
@@ -97,6 +101,15 @@ def _send(
 def closed_error() -> UsageError:
     """Return the error for messages that were not sent before the producer was closed."""
     return UsageError("the producer was closed before the message was sent")
+
+
+def cut_short_error() -> UsageError:
+    """Return the error for messages that wait when the task that sends them is cancelled."""
+    return UsageError(
+        "the task that sends the messages of send_nowait was cancelled before the message was "
+        "sent, as all tasks are when asyncio.run ends; close a producer before its event loop "
+        "ends, or use it in a with block"
+    )
 
 
 def _results_of(result: SendResult, count: int) -> list[SendResult]:
