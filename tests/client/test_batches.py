@@ -161,6 +161,24 @@ async def test_send_behind_messages_that_nobody_answers_ends_in_time() -> None:
         assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], ConnectFailed)
 
 
+def test_flush_waits_for_the_messages_before_it_alone(cluster: EmbeddedCluster, topic: str) -> None:
+    has_flushed = threading.Event()
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+
+        def send_next(_: object) -> None:
+            if not has_flushed.is_set():
+                producer.send_nowait(Message(topic, b"later")).add_done_callback(send_next)
+
+        first = [producer.send_nowait(Message(topic, b"first")) for _ in range(10)]
+        for future in first:
+            future.add_done_callback(send_next)
+        producer.flush()
+
+        assert all(future.done() for future in first)
+        has_flushed.set()
+        producer.flush()
+
+
 def unread_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if getattr(r, "event", "") == "sends_unread"]
 

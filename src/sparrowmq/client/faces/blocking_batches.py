@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
@@ -44,7 +45,10 @@ class Batches:
         # Guards the fields below: any thread may add messages.
         self._lock = Lock()
         self._waiting_bytes = 0
-        self._waiting_count = 0
+        # How many messages have not ended, by the number of calls of `flush` before them. The last
+        # is always there.
+        self._waiting_counts = {0: 0}
+        self._flush_number = 0
         # Whether the loop takes messages: it may be cancelled before `close`.
         self._is_running = False
         self._is_closing = False
@@ -78,8 +82,9 @@ class Batches:
                     self._is_running = True
                 future = self._futures.make()
                 self._waiting_bytes += size
-                self._waiting_count += 1
-                must_wake = self._batcher.hand_over(Pending(message, queue, future, ended))
+                number = self._flush_number
+                self._waiting_counts[number] += 1
+                must_wake = self._batcher.hand_over(Pending(message, queue, future, ended, number))
         except SparrowError as error:
             if ended is not None:
                 ended(None, error)
@@ -92,7 +97,12 @@ class Batches:
         size = sum([len(pending.message.body) for pending in pendings])
         with self._lock:
             self._waiting_bytes -= size
-            self._waiting_count -= len(pendings)
+            counts = self._waiting_counts
+            if len(counts) == 1:
+                counts[self._flush_number] -= len(pendings)
+            else:
+                for pending in pendings:
+                    counts[pending.flush_number] -= 1
         error = outcome if isinstance(outcome, Exception) else None
         for number, pending in enumerate(pendings):
             if pending.ended is not None:
@@ -100,9 +110,22 @@ class Batches:
         self._futures.settle([pending.future for pending in pendings], outcome)
 
     def flush(self) -> None:
-        """Wait until every queued message is answered."""
-        if self._host.is_started:
-            self._driver.run(batches.flush(self._batcher))
+        """Wait until every message queued so far is answered."""
+        if not self._host.is_started:
+            return
+        with self._lock:
+            number = self._flush_number
+            self._flush_number += 1
+            self._waiting_counts[self._flush_number] = 0
+        self._driver.run(batches.flush(self._batcher, partial(self._have_ended, number)))
+
+    def _have_ended(self, number: int) -> bool:
+        """Return whether the messages before a call of `flush` have ended."""
+        with self._lock:
+            counts, last = self._waiting_counts, self._flush_number
+            for each in [each for each, count in counts.items() if not count and each != last]:
+                del counts[each]
+            return min(counts) > number
 
     def close(self) -> None:
         """Send the waiting messages for as long as one send may take; fail the rest."""
@@ -123,7 +146,7 @@ class Batches:
     def drop(self) -> None:
         """Send what waits: nobody holds the producer any more, and no code can close it."""
         with self._lock:
-            count, self._is_closing = self._waiting_count, True
+            count, self._is_closing = sum(self._waiting_counts.values()), True
         if count and self._publisher.report is not None:
             self._publisher.report(SendsDropped(count))
         # The loop may be closed already.

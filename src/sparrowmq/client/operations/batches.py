@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
 
 from sparrowmq.calling.effects import Cancelled, Now, Operation, Spawn, Wait
@@ -38,12 +39,16 @@ def report_unread(publisher: Publisher, batcher: Batcher, *, now_ms: int | None)
         publisher.report(SendsUnread(*unread))
 
 
-def flush(batcher: Batcher) -> Operation[None]:
-    """Send all messages handed over without lingering, and wait until each is answered."""
+def flush(batcher: Batcher, have_ended: Callable[[], bool]) -> Operation[None]:
+    """Send the messages without lingering, and wait until those handed over so far have ended.
+
+    Args:
+        have_ended: returns whether they have.
+    """
     batcher.flush_count += 1
     batcher.wake.set()
     try:
-        while not batcher.is_empty:
+        while not have_ended():
             batcher.settled.clear()
             yield Wait(batcher.settled, None)
     finally:
@@ -65,7 +70,7 @@ def _place(publisher: Publisher, batcher: Batcher, topic: str) -> Operation[None
             now_ms: int = yield Now()
             batcher.place(pendings, queues, now_ms)
         batcher.wake.set()
-    batcher.settled.set()
+        batcher.settled.set()
 
 
 def _send(
