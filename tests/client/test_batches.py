@@ -114,10 +114,12 @@ def test_threads_share_batches(cluster: EmbeddedCluster, topic: str) -> None:
         (Message("T", bytes(5 << 20)), None, UsageError),
         (Message("T", b"x", properties={"KEYS": "reserved"}), None, UsageError),
         (Message("T", b"x"), MessageQueue("other", "broker-a", 0), UsageError),
+        (Message("T", b"x"), MessageQueue("T", "broker-a", "0"), UsageError),  # type: ignore[arg-type]
+        (Message("T", b"x"), MessageQueue("T", "broker-a", []), UsageError),  # type: ignore[arg-type]
         (Message("bad topic", b"x"), None, ConfigError),
         (b"no message", None, UsageError),
     ],
-    ids=["empty", "large", "property", "queue", "topic", "type"],
+    ids=["empty", "large", "property", "queue", "text as id", "list as id", "topic", "type"],
 )
 def test_wrong_message_is_refused_at_the_call(
     cluster: EmbeddedCluster, message: Any, queue: MessageQueue | None, error: type[Exception]
@@ -328,6 +330,28 @@ def test_delayed_messages_and_large_ones_are_sent_by_themselves(
         producer.flush()
 
     assert {future.result().status for future in futures} == {SendStatus.SEND_OK}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_observer_that_raises_keeps_no_later_message(
+    cluster: EmbeddedCluster, topic: str, count: int
+) -> None:
+    class Observer:
+        def begin(self, messages: Sequence[Message], *, is_half: bool) -> Any:
+            def raise_error(*_: object) -> None:
+                raise LookupError("the exporter has gone")
+
+            return messages, raise_error
+
+    queue = MessageQueue(topic, "broker-a", 0)
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        producer._publisher.observers = (Observer(),)
+        first = [producer.send_nowait(Message(topic, b"1"), queue=queue) for _ in range(count)]
+        producer.flush()
+        last = producer.send_nowait(Message(topic, b"2"), queue=queue).result(PATIENCE_S)
+
+    assert {future.result(0).status for future in first} == {SendStatus.SEND_OK}
+    assert last.queue_offset == count
 
 
 def test_close_sends_what_lingers(cluster: EmbeddedCluster, topic: str) -> None:

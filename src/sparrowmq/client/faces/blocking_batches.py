@@ -103,11 +103,11 @@ class Batches:
             else:
                 for pending in pendings:
                     counts[pending.flush_number] -= 1
+        self._futures.settle([pending.future for pending in pendings], outcome)
         error = outcome if isinstance(outcome, Exception) else None
         for number, pending in enumerate(pendings):
             if pending.ended is not None:
                 pending.ended(None if isinstance(outcome, Exception) else outcome[number], error)
-        self._futures.settle([pending.future for pending in pendings], outcome)
 
     def flush(self) -> None:
         """Wait until every message queued so far is answered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from sparrowmq.calling.effects import Cancelled, Now, Operation, Spawn, Wait
@@ -80,22 +80,30 @@ def _send(
     queue: MessageQueue | None,
     batch: list[Pending],
 ) -> Operation[None]:
+    outcome: Sequence[SendResult] | SparrowError
     try:
         if len(batch) > 1:
             messages = [pending.message for pending in batch]
-            result = yield from send_batch(publisher, messages, queue=queue, in_turn=True)
-            batcher.done(batch, _results_of(result, len(batch)))
-            batch = []
-    except SparrowError as error:
-        batcher.done(batch, error)
-        batch = []
-    try:
+            try:
+                result = yield from send_batch(publisher, messages, queue=queue, in_turn=True)
+                outcome = _results_of(result, len(batch))
+            except SparrowError as error:
+                outcome = error
+            ended, batch = batch, []
+            batcher.done(ended, outcome)
+            del ended
         while batch:
             try:
                 result = yield from send(publisher, batch[0].message, queue=queue, in_turn=True)
-                batcher.done((batch.pop(0),), (result,))
+                outcome = (result,)
             except SparrowError as error:
-                batcher.done((batch.pop(0),), error)
+                outcome = error
+            batcher.done((batch.pop(0),), outcome)
+    except Exception as error:
+        # An observer of the user may raise anything, and others still wait for their messages.
+        batcher.done(batch, error)
+        batch = []
+        raise
     finally:
         # Messages are left here if the driver was closed meanwhile.
         batcher.done(batch, closed_error())
