@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from queue import SimpleQueue
 from types import FrameType
@@ -347,17 +348,23 @@ def test_connection_closed_between_two_calls_is_made_anew(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_driver_of_the_parent_is_refused_after_a_fork(blocking: BlockingDriver) -> None:
-    pid = os.fork()
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_driver_of_the_parent_is_refused_after_a_fork(
+    blocking: BlockingDriver, is_locked: bool
+) -> None:
+    # As if another thread had the mutex in this moment.
+    with blocking._mutex if is_locked else nullcontext():
+        pid = os.fork()
+        if pid:
+            _, status = os.waitpid(pid, 0)
     if pid == 0:
+        signal.alarm(PATIENCE_S)
         try:
             blocking.run(now())
         except UsageError:
             blocking.close()
             os._exit(42)
         os._exit(1)
-
-    _, status = os.waitpid(pid, 0)
 
     assert os.waitstatus_to_exitcode(status) == 42
     assert blocking.run(now()) > 0

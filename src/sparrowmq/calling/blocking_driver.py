@@ -52,6 +52,7 @@ from sparrowmq.calling.effects import (
     Operation,
     Outcome,
 )
+from sparrowmq.calling.forks import tell_in_forks
 from sparrowmq.calling.scheduler import (
     Asking,
     Continuation,
@@ -187,13 +188,9 @@ class BlockingDriver:
             tls=tls,
             credentials=credentials,
         )
-        # The mutex guards the leader, the followers and the end of the driver.
-        self._mutex = threading.Lock()
-        self._lead_left = threading.Condition(self._mutex)
+        self._make_mutex()
         self._leader: int | None = None
         self._followers: dict[_Follower, None] = {}
-        # The stand-in sleeps while the leading thread makes no calls, each of which has a number.
-        self._watch = threading.Condition(self._mutex)
         self._stand_in: threading.Thread | None = None
         self._is_watched = self._is_calling = self._is_call_urgent = False
         self._call_number = 0
@@ -205,6 +202,18 @@ class BlockingDriver:
         self._is_closing = False
         # Set by a `close` whose wait timed out: the leading thread then closes when it returns.
         self._is_left_to_leader = False
+        tell_in_forks(self)
+
+    def _make_mutex(self) -> None:
+        # The mutex guards the leader, the followers and the end of the driver.
+        self._mutex = threading.Lock()
+        self._lead_left = threading.Condition(self._mutex)
+        # The stand-in sleeps while the leading thread makes no calls, each of which has a number.
+        self._watch = threading.Condition(self._mutex)
+
+    def become_copy(self) -> None:
+        """Let a forked process find the mutex free, which another thread may have had then."""
+        self._make_mutex()
 
     def __enter__(self) -> Self:
         self.check_usable()

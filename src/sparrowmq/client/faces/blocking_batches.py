@@ -142,6 +142,8 @@ class Batches:
         # Another thread may have held it in the parent.
         self._lock = Lock()
         self._is_closing = True
+        # They wait in the parent, not here.
+        self._waiting_counts = {self._flush_number: 0}
 
     def drop(self) -> None:
         """Send what waits: nobody holds the producer any more, and no code can close it."""
