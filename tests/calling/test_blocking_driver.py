@@ -353,6 +353,7 @@ def test_driver_of_the_parent_is_refused_after_a_fork(
     blocking: BlockingDriver, is_locked: bool
 ) -> None:
     # As if another thread had the mutex in this moment.
+    status = 0
     with blocking._mutex if is_locked else nullcontext():
         pid = os.fork()
         if pid:
@@ -678,6 +679,7 @@ def test_driver_stays_usable_wherever_an_interrupt_comes(
     """Ctrl-C, or a signal handler of the user that raises, may come between any two steps."""
     server, before = serve(), sys.getprofile()
     stop, other_leads = Event(), threading.Event()
+    leader: Result | None = None
     if not leads:
         blocking.call_soon_threadsafe(other_leads.set)
         leader = Result(lambda: blocking.run(wait(stop, timeout_ms=LONG_MS)))
@@ -703,6 +705,6 @@ def test_driver_stays_usable_wherever_an_interrupt_comes(
         assert blocking.run(ask(server.address, b"after")) == b"after"
 
     assert count > (100 if leads else 10)
-    if not leads:
+    if leader is not None:
         blocking.call_soon_threadsafe(stop.set)
         assert leader.join()
