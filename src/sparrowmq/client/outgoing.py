@@ -82,7 +82,8 @@ def encode_message(
     properties = check_and_encode(message, msg_id, config=config, has_timer=has_timer)
     if len(body) >= config.compress_bytes_min:
         packed, flag = compress_body(body, config.compress_type, level=config.compress_level)
-        # A body that grows may not fit any more.
+        # Differs from RocketMQ: a body that compression makes longer, as random bytes, stays as it
+        # is. One just below the brokers' limit would be refused.
         if len(packed) < len(body):
             body, sys_flag = packed, flag
     return OutgoingMessage(body, sys_flag, message.flag, properties)
