@@ -22,6 +22,8 @@ import pytest
 from _pytest.mark import ParameterSet
 
 import sparrowmq
+from sparrowmq.serving import http_pages
+from sparrowmq.serving.open_connections import REQUEST_TIMEOUT_S
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -132,6 +134,14 @@ def test_a_chinese_page_has_the_blocks_of_its_english_twin(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CHINESE, ids=name_of)
+def test_a_chinese_page_calls_only_pages_english_that_are(path: Path) -> None:
+    called = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)（英文）", path.read_text())
+
+    twins = [(path.parent / each).with_suffix(".zh.md") for each in called]
+    assert [name_of(twin.resolve()) for twin in twins if twin.exists()] == []
+
+
+@pytest.mark.parametrize("path", CHINESE, ids=name_of)
 def test_a_chinese_page_names_what_its_english_twin_names(path: Path) -> None:
     english = path.with_name(path.name.replace(".zh.md", ".md"))
 
@@ -142,6 +152,27 @@ def names_of(page: Path) -> set[str]:
     """Return what stands in backquotes, outside blocks and comments."""
     text = COMMENT.sub("", FENCE.sub("", page.read_text()))
     return {" ".join(name.split()) for name in NAMED.findall(text)}
+
+
+@pytest.mark.parametrize("name", ["handover.md", "handover.zh.md"])
+def test_the_page_on_handovers_has_the_figures_of_its_result(name: str) -> None:
+    result = (ROOT / "benchmarks/results/convergence.md").read_text().replace("(0.0)", "(0)")
+    page = (ROOT / "docs/explanation" / name).read_text()
+
+    # The page leaves out how often each change was made, and the aim.
+    rows = [
+        row.split(" | ") for row in result.splitlines() if re.match(r"\| \w*(join|leave|kill)", row)
+    ]
+    assert [row[0] for row in rows] == ["| join", "| leave", "| kill", "| rejoin"]
+    assert [each for row in rows if (each := " | ".join([row[0], *row[3:]])) not in page] == []
+
+
+def test_the_page_on_servers_has_the_bounds_of_their_http_pages() -> None:
+    page = (ROOT / "docs/howto/operate-servers.md").read_text()
+
+    kib = http_pages.HEAD_BYTES_MAX // 1024
+    bounds = f"{kib} KiB, {REQUEST_TIMEOUT_S:.0f} s, {http_pages.CONNECTIONS_MAX} at once"
+    assert f"({bounds})" in page
 
 
 def test_pages_install_nothing_that_no_package_index_has() -> None:

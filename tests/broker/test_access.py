@@ -21,6 +21,8 @@ from sparrowmq.errors import BrokerError, SparrowError
 from sparrowmq.grpc_service.messages import Code, Resource
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.message_id import encode_offset_msg_id
+from sparrowmq.protocol.record import HEAD_SIZE, Record, encode_record
 from sparrowmq.protocol.signatures import Credentials, signed
 from sparrowmq.serving.access_control import AccessControl, Document
 from sparrowmq.serving.connections import Aside, Reply
@@ -150,6 +152,29 @@ def test_a_message_is_kept_from_accounts_without_its_topic(
     assert [(reply.code, reply.remark) for reply in denied] == 3 * [(1, f"{reason}secret")]
     assert (waiting.code, waiting.remark) == (1, f"{reason}RMQ_SYS_TRANS_HALF_TOPIC")
     assert [reply.code for reply in allowed] == 4 * [0], [reply.remark for reply in allowed]
+
+
+def test_a_record_in_a_body_is_not_a_message(rig: Any) -> None:
+    rig.send(rig.connect(), body=b"")
+    position = rig.store.readable_position + HEAD_SIZE
+    # Without a body of its own, and with the messages behind it as its properties.
+    inner = bytearray(encode_record(Record(topic="T", queue_id=0, body=b"", position=position)))
+    inner[:4], inner[-2:] = (len(inner) + 32_760).to_bytes(4), (32_760).to_bytes(2)
+    rig.send(rig.connect(), body=bytes(inner))
+    for _ in range(8):
+        rig.send(rig.connect(), "secret", 4_096 * b"s")
+    fields = {"offset": str(position), "group": "GID_c", "delayLevel": "1"}
+    msg_id = encode_offset_msg_id(rig.broker.state.store_host, position)
+    asked = [
+        (RequestCode.VIEW_MESSAGE_BY_ID, fields),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, fields),
+        (RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": msg_id}),
+    ]
+
+    replies = [rig.call(rig.connect(), code, given) for code, given in asked]
+
+    assert rig.store.read_record(position) is not None
+    assert [(reply.code, reply.body) for reply in replies] == 3 * [(1, None)]
 
 
 def test_a_reply_needs_the_reply_topic_whatever_it_names(cluster: EmbeddedCluster) -> None:

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
 from sparrowmq.errors import InvokeTimeout
@@ -194,14 +195,16 @@ def test_topic_made_again_goes_on_at_its_old_offset(rig: Any) -> None:
     rig.store.close()
 
 
-def test_group_settings_are_kept_listed_and_deleted(rig: Any) -> None:
+@pytest.mark.parametrize("field", ["removeOffset", "cleanOffset"])
+def test_group_settings_are_kept_listed_and_deleted(rig: Any, field: str) -> None:
     connection = rig.connect()
     body = b'{"groupName":"GID_new","retryMaxTimes":3}'
     created = rig.call(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
     listed = rig.call(connection, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     rig.broker.state.offsets.commit("GID_new", "T", 0, offset=4)
 
-    fields = {"groupName": "GID_new", "removeOffset": "true"}
+    # 4.9.7 names the field in the first way, 5.x in the second.
+    fields = {"groupName": "GID_new", field: "true"}
     deleted = rig.call(connection, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
     table = decode_body(SubscriptionGroupTable, listed.body).subscription_group_table
@@ -263,6 +266,25 @@ def test_consume_stats_tell_how_far_a_group_is(rig: Any, topic: dict[str, str]) 
     )
 
 
+def test_topic_that_a_live_group_has_left_is_told_to_our_tools_alone(rig: Any) -> None:
+    rig.create_topic("left")
+    rig.broker.state.offsets.commit("GID_c", "left", 0, offset=0)
+
+    def topics_told(**fields: str) -> set[str]:
+        reply = ask(rig, RequestCode.GET_CONSUME_STATS, consumerGroup="GID_c", **fields)
+        return {queue.topic for queue in decode_body(ConsumeStats, reply.body).offset_table}
+
+    offline = topics_told()
+    heartbeat(rig, rig.connect())
+
+    assert offline == {"left"}
+    assert topics_told() == {"T"}
+    assert topics_told(topic="left") == set()
+    # 5.x: whoever names a list of topics wants to hear of all of them.
+    assert topics_told(topicList="left;T;none;") == {"left", "T"}
+    assert topics_told(sparrowmqAudit="true") == {"left", "T"}
+
+
 def test_every_groups_progress_is_told_at_once(rig: Any) -> None:
     for _ in range(3):
         rig.send(rig.connect())
@@ -295,7 +317,7 @@ def test_stats_of_many_queues_let_others_be_served_in_between(rig: Any, code: in
     rig.create_topic("Wide", 2_000)
     heartbeat(rig, rig.connect())
     rig.broker.state.offsets.commit("GID_c", "Wide", 0, offset=0)
-    fields = {"topic": "Wide", "consumerGroup": "GID_c", "isOrder": "false"}
+    fields = {"topic": "Wide", "consumerGroup": "GID_c", "isOrder": "false", "topicList": "Wide"}
     command = RemotingCommand(code=code, ext_fields=fields)
 
     (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
@@ -329,6 +351,8 @@ def test_stats_of_a_topic_and_of_a_group_in_it(rig: Any) -> None:
     rig.advance(100)
     for _ in range(3):
         rig.send(rig.connect())
+    heartbeat(rig, rig.connect())
+    rig.pull(rig.connect())
     rig.broker.state.offsets.commit("GID_c", "T", 0, offset=2)
     rig.advance(2_000)
 
@@ -346,6 +370,38 @@ def test_stats_of_a_topic_and_of_a_group_in_it(rig: Any) -> None:
     assert (put.stats_minute.sum, put.stats_minute.tps, put.stats_day.sum) == (3, 1.5, 3)
     assert (got.stats_minute.sum, got.stats_minute.tps, got.stats_hour.sum) == (2, 1.0, 2)
     assert (unknown.code, unknown.remark) == (1, "The stats <TOPIC_PUT_NUMS> <Absent> not exist")
+
+
+@pytest.mark.parametrize(
+    ("begins_at", "commits", "consumed"),
+    [(0, (2, 5), 5), (40, (40, 50), 10), (40, (45,), 5), (None, (40, 50), 10)],
+)
+def test_group_has_consumed_what_came_since_it_began(
+    rig: Any, begins_at: int | None, commits: Sequence[int], consumed: int
+) -> None:
+    """A group that begins at a queue's end has not consumed what the queue had before."""
+    for _ in range(50):
+        rig.send(rig.connect())
+    rig.advance(100)
+    heartbeat(rig, rig.connect())
+    if begins_at is not None:
+        rig.pull(rig.connect(), queueOffset=str(begins_at))
+    for offset in commits:
+        fields = {"consumerGroup": "GID_c", "topic": "T", "queueId": "0"}
+        ask(rig, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=str(offset), **fields)
+    rig.advance(5_000)
+
+    counted = ask(
+        rig, RequestCode.VIEW_BROKER_STATS_DATA, statsName="GROUP_GET_NUMS", statsKey="T@GID_c"
+    )
+    progress = ask(rig, RequestCode.GET_CONSUME_STATS, consumerGroup="GID_c")
+    of_all = ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+
+    assert decode_body(BrokerStatsData, counted.body).stats_day.sum == consumed
+    assert decode_body(ConsumeStats, progress.body).consume_tps == consumed / 5
+    stats = decode_body(ConsumeStatsList, of_all.body).consume_stats_list
+    (found,) = [each for groups in stats for each in groups.get("GID_c", ())]
+    assert found.consume_tps == consumed / 5
 
 
 def test_connections_of_groups_are_listed(rig: Any) -> None:
@@ -522,6 +578,29 @@ def test_many_topics_are_made_at_once_or_none(make_rig: Callable[..., Any]) -> N
     assert create("A", queues=70_000).code == ResponseCode.SYSTEM_ERROR
     assert topics.find("C") is None
     assert topics.find("A").read_queue_nums == 2
+
+
+def test_attributes_of_many_topics_are_changes_as_those_of_one(rig: Any) -> None:
+    topics = rig.broker.state.topics
+
+    def put(attributes: dict[str, str] | None) -> int:
+        config: dict[str, Any] = {"topicName": "F", "readQueueNums": 2, "writeQueueNums": 2}
+        if attributes is not None:
+            config["attributes"] = attributes
+        body = json.dumps({"topicConfigList": [config]}).encode()
+        code: int = rig.call(
+            rig.connect(), RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body
+        ).code
+        return code
+
+    found: list[Any] = []
+    for attributes in ({"+message.type": "FIFO"}, None, {"-message.type": ""}):
+        assert put(attributes) == 0
+        found.append(topics.find("F").attributes)
+    refused = [put({name: "FIFO"}) for name in ("message.type", "+other", "+")]
+
+    assert found == [{"message.type": "FIFO"}, {"message.type": "FIFO"}, UNSET]
+    assert refused == [ResponseCode.SYSTEM_ERROR] * 3
 
 
 def test_many_groups_are_made_at_once_or_none(rig: Any) -> None:

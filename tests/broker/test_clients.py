@@ -12,6 +12,7 @@ from sparrowmq.broker.config import DuplicateClientIdPolicy
 from sparrowmq.broker.consumer_groups import HEARTBEAT_EXPIRY_MS, NOTICE_PAUSE_MS_MAX
 from sparrowmq.broker.journal_records import LockChange, decode_changes
 from sparrowmq.broker.lock_waits import LOCK_WAIT_MS_MAX
+from sparrowmq.broker.processors import clients
 from sparrowmq.broker.queue_lock_file import LockTable
 from sparrowmq.broker.queue_lock_table import QueueLockTable, SavedLock
 from sparrowmq.broker.state import BrokerRefusal
@@ -25,6 +26,7 @@ from sparrowmq.coordination.member_marker import (
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import (
     ConsumerListBody,
+    LockBatchRequestBody,
     LockBatchResponseBody,
     OwnersListBody,
     SubscriptionGroupConfig,
@@ -34,6 +36,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.connections import Close, Fact, Reply
+from sparrowmq.serving.requests import Request
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 NUMBERS = count(10_000)
@@ -776,3 +779,32 @@ def test_what_cannot_be_filtered_by_is_refused(
 
     assert code == reply.code
     assert words is None or words in reply.remark
+
+
+def test_producer_groups_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "GROUPS_MAX", 2)
+    producer = rig.connect()
+
+    def produce(*groups: str) -> str | None:
+        body = {"clientID": "a", "producerDataSet": [{"groupName": name} for name in groups]}
+        reply = rig.call(producer, RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+        remark: str | None = reply.remark
+        return remark
+
+    assert [produce("P", "Q", "R"), produce("S")] == [None, "too many groups"]
+    rig.broker.connection_closed(producer, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    assert produce("S") is None
+
+
+def test_requests_that_wait_for_one_lock_are_forgotten_in_linear_time(rig: Any) -> None:
+    waits, peers = lock_waits.LockWaits(), [rig.connect(), rig.connect()]
+    body = LockBatchRequestBody(consumer_group="G", client_id="a", mq_set=[QUEUE])
+    for number in range(lock_waits.LOCK_WAITS_MAX):
+        request = Request(RemotingCommand(code=1), peers[number % 2], 0, 0)
+        assert waits.add(lock_waits.LockWait(request, body, 1_000, is_ours=True))
+    begin_s = time.process_time()
+
+    waits.discard(peers[1])
+
+    assert time.process_time() - begin_s < 0.02
+    assert len(waits) == lock_waits.LOCK_WAITS_MAX // 2

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 from sparrowmq.broker.consumer_groups import (
     HEARTBEAT_EXPIRY_MS,
     ConsumerGroups,
@@ -211,3 +213,16 @@ def test_producer_with_another_client_id_is_found_by_that_one_alone() -> None:
     assert producers.find_client("c") is FIRST
     producers.leave_all(FIRST)
     assert producers.find_client("c") is None
+
+
+def test_a_producer_of_many_groups_leaves_in_linear_time() -> None:
+    producers = ProducerGroups()
+    for connection in (FIRST, SECOND):
+        for number in range(5_000):
+            producers.heartbeat(f"{connection.number}-{number}", member("a"), connection)
+    begin_s = time.process_time()
+
+    producers.leave_all(SECOND)
+
+    assert time.process_time() - begin_s < 0.25
+    assert len(producers) == 5_000

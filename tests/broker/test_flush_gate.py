@@ -12,7 +12,7 @@ import pytest
 from tests.broker.conftest import send_fields
 from tests.broker.disk_machine import GROUP, Losing, Machine
 
-from sparrowmq.broker.config_files import CONFIG_DIRECTORY
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
 from sparrowmq.broker.config_saving import OFFSETS_FILE
 from sparrowmq.broker.flush_gate import FlushGate
 from sparrowmq.broker.host import attempt
@@ -245,6 +245,103 @@ def test_commit_of_messages_that_are_not_flushed_is_written_after_them(
 
     assert saved_early is None
     assert machine.saved_offset() == 2
+
+
+DELETIONS = [
+    (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}),
+    (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": GROUP, "removeOffset": "true"}),
+]
+
+
+@pytest.mark.parametrize(("code", "fields"), DELETIONS)
+@pytest.mark.parametrize("is_sync", [True, False])
+def test_offsets_of_a_confirmed_deletion_do_not_come_back_with_a_power_cut(
+    make_machine: Callable[..., Machine], code: int, fields: dict[str, str], is_sync: bool
+) -> None:
+    machine = make_machine(is_sync=is_sync)
+    machine.send(b"m")
+    machine.commit(1)
+    machine.pass_time(5_000)
+    assert machine.saved_offset() == 1
+
+    assert machine.call(code, fields) == ResponseCode.SUCCESS
+    machine.lose_power()
+
+    assert machine.broker.state.offsets.find(GROUP, "T", 0) is None
+
+
+@pytest.mark.parametrize(("code", "fields"), DELETIONS)
+def test_deletion_is_confirmed_once_its_offsets_are_written_behind_the_flush(
+    make_machine: Callable[..., Machine], code: int, fields: dict[str, str]
+) -> None:
+    machine = make_machine(is_sync=False)
+    machine.pass_time(5_000)
+    machine.waits = True
+    machine.send(b"m")
+    machine.commit(1)
+    machine.pass_time(1_000)
+
+    early = machine.serve(code, fields)
+    machine.waits = False
+    for round in machine.waiting:
+        round.end(attempt(round))
+    machine.pass_time(1_000)
+
+    assert early == []
+    assert [answer.code for answer in machine.answers()] == [ResponseCode.SUCCESS]
+    assert machine.saved_offset() is None
+
+
+def test_deletions_that_wait_for_one_flush_are_each_confirmed_once_they_are_written(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine(is_sync=False)
+    machine.pass_time(5_000)
+    machine.waits = True
+    machine.send(b"m")
+    for group in ("GID_a", "GID_b"):
+        fields = {"consumerGroup": group, "topic": "T", "queueId": "0", "commitOffset": "1"}
+        assert machine.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields) == 0
+    deletion = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    early = [
+        machine.serve(deletion, {"groupName": group, "removeOffset": "true"})
+        for group in ("GID_a", "GID_b")
+    ]
+    machine.waits = False
+    for round in machine.waiting:
+        round.end(attempt(round))
+    machine.pass_time(300)
+
+    saved = read_tables(machine.storage).tables.offsets
+    assert early == [[], []]
+    assert [answer.code for answer in machine.answers()] == [ResponseCode.SUCCESS] * 2
+    assert saved == ConsumerOffsetTable()
+
+
+@pytest.mark.parametrize(("code", "fields"), DELETIONS)
+def test_deletion_whose_offsets_cannot_be_written_is_an_error_and_is_written_later(
+    make_machine: Callable[..., Machine],
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    fields: dict[str, str],
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    machine = make_machine()
+    machine.send(b"m")
+    machine.commit(1)
+    machine.pass_time(5_000)
+    with monkeypatch.context() as patch:
+        patch.setattr("sparrowmq.broker.config_files.write_config", refuse)
+        answer = machine.ask(code, fields)
+    machine.pass_time(2_000)
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert (answer.remark or "").startswith("the offsets could not be written: ")
+    assert machine.saved_offset() is None
+    # What has no offsets waits for none.
+    assert machine.call(code, fields) == ResponseCode.SUCCESS
 
 
 def test_offsets_beyond_the_end_of_a_queue_are_cut_back_before_a_message_is_taken(

@@ -17,6 +17,7 @@ from sparrowmq.protocol.bodies import (
     QueryConsumeTimeSpanBody,
     QueryCorrectionOffsetBody,
     ResetOffsetBody,
+    TopicStatsTable,
     decode_body,
     encode_body,
 )
@@ -112,6 +113,85 @@ def test_reset_of_nobody_says_why(
 
     assert (reply.code, pushes) == (code, [])
     assert words in (reply.remark or "")
+
+
+# mqadmin 5.x asks so for `resetOffsetByTime -b BROKER -q 0 -o 1`: without force, from an instant.
+ONE_QUEUE = {"queueId": "0", "offset": "1", "isForce": "false"}
+
+
+def test_members_move_in_the_one_queue_that_a_tool_names_to_its_offset(stored: Any) -> None:
+    member = join(stored, "a")
+
+    reply, (push,) = reset(stored, 0, **ONE_QUEUE)
+
+    assert (reply.code, offsets_of(reply)) == (0, {0: 1})
+    assert (push.connection, offsets_of(push.command)) == (member, {0: 1})
+    assert not {"queueId", "offset"} & (push.command.ext_fields or {}).keys()
+
+
+@pytest.mark.parametrize("names_none", [{"queueId": "-1", "offset": "-1"}, {"offset": "2"}])
+def test_no_queue_is_every_queue(stored: Any, names_none: dict[str, str]) -> None:
+    join(stored, "a")
+
+    reply, _ = reset(stored, START_MS + 1_000, **names_none)
+
+    assert offsets_of(reply) == {0: 1, 1: 0, 2: 0, 3: 0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"offset": "3", "isForce": "false"}, 3),
+        ({"isForce": "true", "offset": "-1"}, 3),
+        ({"isForce": "false"}, 2),
+    ],
+)
+def test_queue_of_a_group_without_members_is_committed(
+    stored: Any, fields: dict[str, str], expected: int
+) -> None:
+    reply, pushes = reset(stored, -1, queueId="0", **fields)
+
+    offsets = stored.broker.state.offsets.queues(GROUP, "T")
+    assert (reply.code, offsets_of(reply), pushes) == (0, {0: expected}, [])
+    assert dict(offsets) == {0: expected, 1: 1, 2: 0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"queueId": "4"}, "4@T is not exist!"),
+        ({"offset": "4"}, "Target offset 4 not in consume queue range [0-3]"),
+        ({"offset": "-2"}, "Target offset -2 not in consume queue range [0-3]"),
+    ],
+)
+def test_reset_to_what_a_topic_does_not_have_says_why(
+    stored: Any, fields: dict[str, str], words: str
+) -> None:
+    join(stored, "a")
+
+    reply, pushes = reset(stored, 0, **{**ONE_QUEUE, **fields})
+
+    assert (reply.code, reply.remark, pushes) == (ResponseCode.SYSTEM_ERROR, words, [])
+
+
+def test_queues_that_a_topic_only_reads_are_counted_and_reset_too(stored: Any) -> None:
+    fields = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "1", "perm": "6"}
+    more = {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    template = {"defaultTopic": "TBW102"}
+    shrink = RequestCode.UPDATE_AND_CREATE_TOPIC
+    assert stored.call(stored.connect(), shrink, fields | more | template).code == 0
+    join(stored, "a")
+
+    reply, (push,) = reset(stored, 0)
+    stats = stored.call(stored.connect(), RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+    asked = {"topic": "T", "group": GROUP}
+    spans = stored.call(stored.connect(), RequestCode.QUERY_CONSUME_TIME_SPAN, asked)
+
+    every = [queue(at) for at in range(4)]
+    assert offsets_of(reply) == offsets_of(push.command) == dict.fromkeys(range(4), 0)
+    assert sorted(decode_body(TopicStatsTable, stats.body).offset_table) == every
+    span_set = decode_body(QueryConsumeTimeSpanBody, spans.body).consume_time_span_set
+    assert [each.message_queue for each in span_set] == every
 
 
 def ask_status(rig: Any, client_id: str = "") -> tuple[Connection, list[Push], list[Any]]:

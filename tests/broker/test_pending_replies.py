@@ -20,7 +20,7 @@ PEER = Connection(1, "10.0.0.1:5", bytes(8))
 
 
 def make() -> PendingReplies:
-    return PendingReplies(Rounds(), Rounds())
+    return PendingReplies(Rounds(), Rounds(), Rounds())
 
 
 def reply(opaque: int = 0) -> Reply:
@@ -103,7 +103,7 @@ def test_paused_connection_is_paused_no_second_time_until_it_is_resumed_or_close
 
 def test_reply_waits_for_both_rounds_and_then_for_the_flush() -> None:
     journal, registrations = Rounds(), Rounds()
-    pending = PendingReplies(journal, registrations)
+    pending = PendingReplies(journal, registrations, Rounds())
     given = reply()
     pending.add_for_rounds(
         given,
@@ -126,7 +126,7 @@ def test_reply_waits_for_both_rounds_and_then_for_the_flush() -> None:
 
 
 def test_failed_journal_answers_an_error_to_what_waited_for_it_alone() -> None:
-    pending = PendingReplies(Rounds(), Rounds())
+    pending = PendingReplies(Rounds(), Rounds(), Rounds())
     pending.add_for_rounds(reply(1), journal_round=1, now_ms=0)
     pending.add_for_rounds(reply(2), journal_round=2, now_ms=0)
 
@@ -140,7 +140,7 @@ def test_failed_journal_answers_an_error_to_what_waited_for_it_alone() -> None:
 
 @pytest.mark.parametrize("is_written", [False, True], ids=["Reply", "Written"])
 def test_failed_journal_leaves_records_stored_that_waited_for_it(is_written: bool) -> None:
-    pending = PendingReplies(Rounds(), Rounds())
+    pending = PendingReplies(Rounds(), Rounds(), Rounds())
     given = Written(PEER, frame_json_header(b'{"code":0,"opaque":7}')) if is_written else reply(7)
     pending.add_for_rounds(given, journal_round=1, position=10, waits_for_flush=True, now_ms=0)
 
@@ -174,7 +174,7 @@ def test_lost_message_is_told_though_a_reply_that_waited_for_a_round_came_behind
     *, is_sync: bool
 ) -> None:
     journal = Rounds()
-    pending = PendingReplies(journal, Rounds())
+    pending = PendingReplies(journal, Rounds(), Rounds())
     kept, lost = reply(1), reply(2)
     pending.add_for_rounds(
         kept, journal_round=journal.ask(), position=10, waits_for_flush=is_sync, now_ms=0

@@ -14,6 +14,7 @@ from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.model.names import POP_LOG_TOPIC
+from sparrowmq.protocol.bodies import SubscriptionGroupConfig, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import decode_header
@@ -451,6 +452,50 @@ def test_deleted_topic_gets_no_offset_of_a_pop_that_waits(rig: Any) -> None:
     assert [reply.code for reply in waiting()] == [ResponseCode.TOPIC_NOT_EXIST]
 
 
+def test_deleted_group_gets_no_message_and_no_offset_of_a_pop_that_waits(rig: Any) -> None:
+    fill(rig, "a")
+    ack(rig, pop(rig)[0][1])
+    waiting = held(rig)
+    fields = {"groupName": "G", "removeOffset": "true"}
+    assert rig.call(rig.connect(), RequestCode.DELETE_SUBSCRIPTIONGROUP, fields).code == 0
+    fill(rig, "b")
+    rig.work()
+
+    assert [reply.code for reply in waiting()] == [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST]
+    assert rig.broker.state.offsets.topics_of_group("G") == []
+    assert rig.broker.state.groups.find("G") is None
+
+
+def test_closed_group_gets_no_message_of_a_pop_that_waits(rig: Any) -> None:
+    waiting = held(rig)
+    group = SubscriptionGroupConfig(group_name="G", consume_enable=False)
+    code, body = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, encode_body(group)
+    assert rig.call(rig.connect(), code, body=body).code == 0
+    fill(rig, "a")
+    rig.work()
+
+    assert [reply.code for reply in waiting()] == [ResponseCode.NO_PERMISSION]
+    assert bodies(pop(rig, group="H")) == [b"a"]
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+def test_pop_that_is_given_up_takes_nothing_and_others_get_what_woke_it(
+    rig: Any, *, is_woken: bool
+) -> None:
+    first, second = held(rig), held(rig)
+    if is_woken:
+        rig.broker.state.holds.wake_first(("T@G", -1))
+    rig.world.perform(rig.broker.give_up(first.connection, 0))
+    assert [reply.code for reply in first()] == [ResponseCode.POLLING_TIMEOUT]
+    assert rig.broker.give_up(first.connection, 0) == ()
+    fill(rig, "a")
+    rig.work()
+
+    assert bodies(read(second()[0])) == [b"a"]
+    assert len(first()) == 1
+    assert len(rig.broker.state.holds) == 0
+
+
 def test_message_is_not_left_when_the_woken_pop_has_gone(rig: Any) -> None:
     first, second = held(rig), held(rig)
     # The message wakes the first pop; its connection closes before the answer.
@@ -497,6 +542,27 @@ def test_filter_selects_by_tags_and_by_a_condition(rig: Any) -> None:
     condition = {"group": "H", "exp": "v = 'y'", "expType": "SQL92"}
     assert bodies(pop(rig, **condition)) == [b"y", b"y"]
     assert tags_code("x") != tags_code("y")
+
+
+def test_tag_with_the_hash_code_of_a_wanted_one_is_not_popped(rig: Any) -> None:
+    assert tags_code("Aa") == tags_code("BB")
+    for name in ("Aa", "BB", "Aa", "BB", "Aa", "x"):
+        rig.send(rig.connect(), body=name.encode(), properties=f"TAGS\x01{name}", queue_id=0)
+
+    assert bodies(pop(rig, exp="BB", queue_id=0)) == [b"BB", b"BB"]
+    assert bodies(pop(rig, exp="Aa || x", group="H", queue_id=0)) == [b"Aa", b"Aa", b"Aa", b"x"]
+    # What was left out is finished.
+    assert bodies(pop(rig, exp="*", queue_id=0)) == []
+
+
+def test_only_messages_with_the_hash_code_of_a_wanted_tag_are_passed_over(rig: Any) -> None:
+    for name in ("Aa",) * 3 + ("BB",):
+        rig.send(rig.connect(), body=name.encode(), properties=f"TAGS\x01{name}", queue_id=0)
+
+    waiting = held(rig, exp="BB", maxMsgNums=1)
+    rig.work()
+
+    assert bodies(read(waiting()[0])) == [b"BB"]
 
 
 @pytest.mark.parametrize("fields", [{"exp": "x"}, {"exp": "v = 'x'", "expType": "SQL92"}])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.broker import pop_queues
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.processors import pop_questions
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -196,6 +197,40 @@ def test_notification_of_a_group_that_pulls_is_refused_and_keeps_it_from_no_pull
     (pulled,) = rig.replies(rig.pull(rig.connect(), consumerGroup="G"))
     assert refused.code == ResponseCode.NO_PERMISSION
     assert pulled.code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_groups_that_consume_a_topic_by_messages_are_bounded(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_queues, "GROUPS_PER_TOPIC_MAX", 2)
+    rig.create_topic("U", 1)
+    pop_of = {"maxMsgNums": 1, "invisibleTime": 1, "pollTime": 0, "bornTime": 0, "initMode": 0}
+    wait = {"pollTime": 30_000, "bornTime": 0}
+
+    def asked(code: int, **fields: Any) -> int:
+        texts = {name: str(value) for name, value in ({"queueId": 0} | fields).items()}
+        request = RemotingCommand(code=code, ext_fields=texts)
+        return sum(reply.code for reply in rig.replies(rig.handle(rig.connect(), request)))
+
+    codes = [
+        asked(RequestCode.NOTIFICATION, consumerGroup="G", topic="T", **wait),
+        asked(RequestCode.NOTIFICATION, consumerGroup="H", topic="T", **wait),
+        asked(RequestCode.NOTIFICATION, consumerGroup="I", topic="T", **wait),
+        asked(RequestCode.POP_MESSAGE, consumerGroup="I", topic="T", **pop_of),
+        asked(RequestCode.POP_MESSAGE, consumerGroup="G", topic="T", **pop_of),
+        asked(RequestCode.POP_MESSAGE, consumerGroup="I", topic="U", **pop_of),
+    ]
+
+    busy, empty = ResponseCode.SYSTEM_BUSY, ResponseCode.POLLING_TIMEOUT
+    assert codes == [0, 0, busy, busy, empty, empty]
+
+
+def test_notification_needs_a_group_that_may_consume(rig: Any) -> None:
+    rig.broker.state.groups.auto_create = False
+
+    reply = call(rig, RequestCode.NOTIFICATION, pollTime=30_000, bornTime=0)
+
+    assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 def test_polling_info_counts_waiting_pops(rig: Any) -> None:

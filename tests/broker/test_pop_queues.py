@@ -257,7 +257,7 @@ def test_places_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pop_queues, "PLACES_PER_CONNECTION_MAX", 2)
     pops, peer = PopQueues(), Connection(1, "10.0.0.1:5", bytes(8))
     for number in range(3):
-        pops.note_waiting(peer, (f"T@G{number}", -1), f"G{number}", "T")
+        pops.note_waiting(peer, (f"T@G{number}", -1))
     assert list(pops.forget_waiting(peer)) == [("T@G1", -1), ("T@G2", -1)]
     assert list(pops.forget_waiting(peer)) == []
 
@@ -274,3 +274,23 @@ def test_ways_of_consuming_are_forgotten() -> None:
 def test_unknown_change_asks_for_the_later_version() -> None:
     with pytest.raises(StoreError, match="later version"):
         decode_pop_changes(msgspec.msgpack.encode([[9, ["G", "T", 0]]]))
+
+
+def test_every_queue_is_looked_at_for_expired_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_queues, "LOOKED_AT_ONCE_MAX", 2)
+    pops = PopQueues()
+    for key in KEYS:
+        pops.pop(
+            key,
+            [4, 5, 6],
+            next_offset=7,
+            pop_timestamp_ms=WALL_MS,
+            invisible_ms=60_000,
+            now_ms=0,
+        )
+
+    looks = [pops.find_expired(lambda _, queue_id: 6 - queue_id) for _ in range(2)]
+    found = {queue.key: offsets for look in looks for queue, offsets in look}
+
+    assert [len(look) for look in looks] == [2, 1]
+    assert found == {KEYS[0]: [4, 5], KEYS[1]: [4], KEYS[2]: [4, 5]}

@@ -43,7 +43,7 @@ def drain(hold: PullHold) -> list[HeldPull]:
 
 
 def wake(hold: PullHold, queue_id: int, *, next_offset: int, tags_code: int = 0) -> list[HeldPull]:
-    hold.wake("T", queue_id, next_offset=next_offset, tags_code=tags_code)
+    hold.wake("T", queue_id, next_offset=next_offset, tags_codes=[tags_code])
     return drain(hold)
 
 
@@ -67,7 +67,7 @@ def test_pull_that_was_woken_leaves_the_next_one_at_its_place_waiting() -> None:
     hold = PullHold()
     first, second = held(), held(connection=OTHER)
     hold.hold(first)
-    hold.wake("T", 0, next_offset=6, tags_code=0)
+    hold.wake("T", 0, next_offset=6, tags_codes=[0])
     hold.hold(second)
 
     assert drain(hold) == [first]
@@ -77,7 +77,7 @@ def test_pull_that_was_woken_leaves_the_next_one_at_its_place_waiting() -> None:
 def test_message_of_another_queue_wakes_nobody() -> None:
     hold = PullHold()
     hold.hold(held(queue_id=0))
-    hold.wake("U", 0, next_offset=9, tags_code=0)
+    hold.wake("U", 0, next_offset=9, tags_codes=[0])
 
     assert wake(hold, 1, next_offset=9) == []
 
@@ -157,7 +157,7 @@ def test_many_pulls_that_end_at_once_end_some_at_a_time_and_in_linear_time(end: 
         seconds = []
         begin = time.process_time()
         if end == "message":
-            hold.wake("T", 0, next_offset=6, tags_code=0)
+            hold.wake("T", 0, next_offset=6, tags_codes=[0])
         elif end == "deadline":
             hold.expire(15_000)
         else:
@@ -205,7 +205,7 @@ def test_every_pull_leaves_the_table_exactly_once(
             inside.append(pull)
             left = [] if evicted is None else [evicted]
         elif action == "w":
-            hold.wake("T", queue_id, next_offset=number, tags_code=0)
+            hold.wake("T", queue_id, next_offset=number, tags_codes=[0])
         elif action == "d":
             now_ms += number
             hold.expire(now_ms)
@@ -223,3 +223,31 @@ def test_every_pull_leaves_the_table_exactly_once(
     assert all(pull in inside for pull in left)
     assert len(inside) - len(left) == len(hold) == len(due(hold, 1 << 40))
     assert not any((hold._by_queue, hold._by_connection, hold._by_deadline))
+
+
+def test_a_batch_of_many_tags_wakes_pulls_of_many_tags_in_linear_time() -> None:
+    hold = PullHold(per_connection_max=100_000)
+    for tag in range(20_000):
+        hold.hold(held(tags=frozenset((tag,))))
+    begin_s = time.process_time()
+
+    hold.wake("T", 0, next_offset=6, tags_codes=range(19_000, 20_000 + 500))
+
+    assert time.process_time() - begin_s < 0.25
+    assert len(drain(hold)) == 1_000
+
+
+def test_a_batch_wakes_one_pop_for_each_of_its_tags() -> None:
+    hold = PullHold()
+    wanted = [frozenset((1, 2)), frozenset((2,)), frozenset((3,)), frozenset((4,)), None, None]
+    pops = [held(tags=tags) for tags in wanted]
+    for pop in pops:
+        hold.hold(pop)
+
+    hold.wake_first(("T", 0), tags_codes=(1, 2, 3, 9))
+    first = drain(hold)
+    hold.wake_first(("T", 0), tags_codes=(4,))
+    second = drain(hold)
+    hold.wake_first(("T", 0))
+
+    assert [first, second, drain(hold)] == [[pops[0], pops[2], pops[4]], [pops[3]], [pops[1]]]

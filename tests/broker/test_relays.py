@@ -11,6 +11,8 @@ from sparrowmq.broker.relays import RELAY_TIMEOUT_MS, RELAYS_MAX
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.record import decode_messages
+from sparrowmq.protocol.signatures import Credentials, signed
+from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Connection, Push
 
 CODE = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -140,6 +142,27 @@ def test_message_to_consume_goes_along_with_its_broker(rig: Any, consumer: Conne
     assert message.body == b"hello"
     assert question.command.ext_fields == {**fields, "brokerName": "broker-a"}
     assert (answer.command.opaque, answer.command.code, answer.command.body) == (9, 0, b"{}")
+
+
+@pytest.mark.parametrize("code", [CODE, RequestCode.CONSUME_MESSAGE_DIRECTLY])
+def test_consumer_does_not_see_the_signature_of_the_question(
+    rig: Any, consumer: Connection, code: int
+) -> None:
+    rig.create_topic("T")
+    sent = rig.send(rig.connect(), "T", b"hello")
+    fields = {"consumerGroup": "GID_c", "clientId": "a", "msgId": sent.ext_fields["msgId"]}
+    account = {"accessKey": "administrator", "secretKey": "secret-of-one", "admin": "true"}
+    rig.broker.state.access = AccessControl({"accounts": [account]}, lambda _: None)
+    keys = Credentials(
+        access_key="administrator", secret_key="secret-of-one", security_token="token"
+    )
+
+    (question,) = rig.handle(
+        rig.connect(), signed(RemotingCommand(code=code, ext_fields=fields), keys)
+    )
+
+    passed = question.command.ext_fields.keys() - {"brokerName"}
+    assert passed == fields.keys()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import ReplyMessageRequestHeader, decode_header
 from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.signatures import Credentials, signed
+from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.connections import Connection, Push
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
@@ -74,6 +76,47 @@ def test_reply_is_pushed_to_the_one_who_asked_and_stored(rig: Any) -> None:
     assert (answer.opaque, answer.code) == (7, 0)
     assert (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == ("0", "0")
     assert REGION.items() <= answer.ext_fields.items()
+
+
+def test_reply_goes_to_nobody_who_takes_the_id_of_another_account_s_client(rig: Any) -> None:
+    names = ("asker", "other")
+    keys = {n: Credentials(access_key=f"{n}-account", secret_key=f"{n}-secret") for n in names}
+    rig.broker.state.access = AccessControl(
+        {
+            "accounts": [
+                {
+                    "accessKey": each.access_key,
+                    "secretKey": each.secret_key,
+                    "topicPerms": [f"{REPLY_TOPIC}=PUB"],
+                }
+                for each in keys.values()
+            ]
+        },
+        lambda _: None,
+    )
+
+    def beat(connection: Connection, name: str) -> None:
+        body = json.dumps({"clientID": "a", "producerDataSet": [{"groupName": name}]}).encode()
+        request = signed(RemotingCommand(code=RequestCode.HEART_BEAT, body=body), keys[name])
+        assert rig.replies(rig.handle(connection, request))[0].code == 0
+
+    def find_asked() -> Connection:
+        request = RemotingCommand(
+            code=RequestCode.SEND_REPLY_MESSAGE, ext_fields=FIELDS, body=b"yes"
+        )
+        (push,) = rig.handle(rig.connect(), signed(request, keys["asker"]))
+        asked: Connection = push.connection
+        return asked
+
+    first, second, other = rig.connect(), rig.connect(), rig.connect()
+    asked = []
+    for connection, name in ((first, "asker"), (other, "other"), (second, "asker")):
+        beat(connection, name)
+        asked.append(find_asked())
+    rig.broker.connection_closed(second, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    beat(other, "other")
+
+    assert [*asked, find_asked()] == [first, first, second, other]
 
 
 def test_short_names_mean_the_same(rig: Any) -> None:

@@ -58,6 +58,39 @@ def test_messages_expire_and_pulls_are_sent_on(make_rig: Callable[..., Any]) -> 
     assert fields["offset"] == "40"
 
 
+def test_expired_messages_are_in_flight_no_more_and_the_group_goes_on_behind_them(
+    make_rig: Callable[..., Any],
+) -> None:
+    rig = make_rig(retention=_by_age(disk_expire_percent=0))
+    rig.create_topic("T", 1)
+    peer = rig.connect()
+    for _ in range(60):
+        rig.send(peer, body=BODY)
+    fields = {
+        "consumerGroup": "G",
+        "topic": "T",
+        "queueId": "-1",
+        "maxMsgNums": "32",
+        "invisibleTime": "60000",
+        "pollTime": "0",
+        "bornTime": "0",
+        "initMode": "0",
+    }
+    popped = [rig.call(peer, RequestCode.POP_MESSAGE, fields) for _ in range(3)]
+    assert {reply.code for reply in popped} == {0}
+    count = len(rig.broker.state.pops)
+
+    # The group pops no more.
+    rig.timestamp_ms += 72 * HOUR_MS + 1
+    rig.send(peer, body=BODY)
+    rig.advance(60_000)
+
+    assert 40 < count <= 60
+    assert rig.store.queues.min_offset("T", 0) == 40
+    assert len(rig.broker.state.pops) == count - 40
+    assert rig.broker.state.offsets.find("G", "T", 0) == 40
+
+
 # A check removes ten files; 260 messages fill thirteen.
 @pytest.mark.parametrize(("count", "expired"), [(60, 40), (260, 240)])
 def test_operators_have_expired_messages_removed_at_any_hour(

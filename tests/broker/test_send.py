@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -361,12 +362,41 @@ def test_topics_are_not_made_where_that_is_switched_off(make_rig: Callable[..., 
     assert rig.send(rig.connect(), "new").code == ResponseCode.TOPIC_NOT_EXIST
 
 
+def test_topics_are_made_as_the_last_start_says(rig: Any) -> None:
+    codes: list[int] = []
+    for is_on, topic in ((False, "first"), (True, "second")):
+        rig.config = replace(rig.config, auto_create_topics=is_on)
+        rig = rig.restart()
+        codes.append(rig.send(rig.connect(), topic).code)
+    rig.store.close()
+
+    assert codes == [ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUCCESS]
+
+
 def test_number_of_topics_is_bounded(make_rig: Callable[..., Any]) -> None:
     rig = make_rig(topics_max=13)
 
     codes = [rig.send(rig.connect(), topic).code for topic in ("one", "two")]
 
     assert codes == [0, ResponseCode.TOPIC_NOT_EXIST]
+
+
+@pytest.mark.parametrize("first", ["", "A\x01a\x02", "XPOP_CK\x01kept\x02"])
+def test_handle_of_another_message_is_not_stored(rig: Any, first: str) -> None:
+    """A program may send what it has popped with all properties, to a topic that others pop."""
+    copied = f"{first}POP_CK\x010 1 60000 0 0 broker-a 0 7\x02UNIQ_KEY\x01K"
+    one = rig.send(rig.connect(), properties=copied)
+    body = encode_batch([BatchEntry(0, b"b", "B\x01b")])
+    batch = rig.send(
+        rig.connect(), body=body, properties=copied, code=RequestCode.SEND_BATCH_MESSAGE, m="true"
+    )
+
+    assert (one.code, batch.code) == (0, 0)
+    for record in rig.records("T"):
+        properties = parse_properties(record.properties)
+        assert "POP_CK" not in properties
+        assert properties["UNIQ_KEY"] == "K"
+        assert first in record.properties
 
 
 def test_batch_is_stored_as_consecutive_messages_of_one_queue(rig: Any) -> None:

@@ -184,6 +184,27 @@ def test_rollback_notes_the_end_alone(rig: Any) -> None:
     assert bodies(rig, TRANS_OP_HALF_TOPIC, 0) == [b"0"]
 
 
+@pytest.mark.parametrize(("attempts", "topic"), [("1", SCHEDULE_TOPIC), ("16", "%DLQ%GID_c")])
+def test_committed_message_that_an_old_client_retries_is_not_half(
+    rig: Any, attempts: str, topic: str
+) -> None:
+    """Java's clients before 4.6.1 send it again with all properties when it has failed in order."""
+    rig.create_topic("%RETRY%GID_c", 1)
+    assert end(rig, send_half(rig), COMMIT).code == 0
+    (committed,) = rig.records("T", 2)
+    properties = committed.properties + "DELAY\x014"
+
+    reply = rig.send(
+        rig.connect(), "%RETRY%GID_c", b"again", properties=properties, j=attempts, l="16"
+    )
+
+    assert reply.code == 0, reply.remark
+    assert [record.body for record in rig.records(topic, 3 if topic == SCHEDULE_TOPIC else 0)] == [
+        b"again"
+    ]
+    assert len(rig.records(TRANS_HALF_TOPIC)) == 1
+
+
 def test_unknown_outcome_leaves_the_message_half(rig: Any) -> None:
     half = send_half(rig)
 
@@ -305,7 +326,7 @@ def test_a_record_within_a_body_is_no_half_message(rig: Any) -> None:
 
     reply = end(rig, half, ROLLBACK, commitLogOffset=str(forged.position))
 
-    assert reply.remark == "The transaction state table offset wrong"
+    assert reply.remark == "Find prepared transaction message failed"
     assert rig.records(TRANS_OP_HALF_TOPIC) == []
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from queue import SimpleQueue
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -344,17 +348,24 @@ def test_connection_closed_between_two_calls_is_made_anew(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_driver_of_the_parent_is_refused_after_a_fork(blocking: BlockingDriver) -> None:
-    pid = os.fork()
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_driver_of_the_parent_is_refused_after_a_fork(
+    blocking: BlockingDriver, is_locked: bool
+) -> None:
+    # As if another thread had the mutex in this moment.
+    status = 0
+    with blocking._mutex if is_locked else nullcontext():
+        pid = os.fork()
+        if pid:
+            _, status = os.waitpid(pid, 0)
     if pid == 0:
+        signal.alarm(PATIENCE_S)
         try:
             blocking.run(now())
         except UsageError:
             blocking.close()
             os._exit(42)
         os._exit(1)
-
-    _, status = os.waitpid(pid, 0)
 
     assert os.waitstatus_to_exitcode(status) == 42
     assert blocking.run(now()) > 0
@@ -638,3 +649,62 @@ def test_interrupt_during_the_end_of_an_interrupted_run_leaves_the_driver_usable
         blocking.run(operation())
 
     assert blocking.run(now()) > 0
+
+
+class InterruptAt:
+    """Raises a KeyboardInterrupt at the n-th place where Python looks for signals.
+
+    Those are the begin of a function and the return of one of C.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if (
+            event in ("call", "c_return")
+            and f"{os.sep}sparrowmq{os.sep}" in frame.f_code.co_filename
+        ):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leads", [True, False], ids=["leads", "follows"])
+def test_driver_stays_usable_wherever_an_interrupt_comes(
+    blocking: BlockingDriver, serve: Callable[..., FrameServer], leads: bool
+) -> None:
+    """Ctrl-C, or a signal handler of the user that raises, may come between any two steps."""
+    server, before = serve(), sys.getprofile()
+    stop, other_leads = Event(), threading.Event()
+    leader: Result | None = None
+    if not leads:
+        blocking.call_soon_threadsafe(other_leads.set)
+        leader = Result(lambda: blocking.run(wait(stop, timeout_ms=LONG_MS)))
+        assert other_leads.wait(PATIENCE_S)
+    count, interrupt = 0, InterruptAt(0)
+    while interrupt.left <= 0:
+        count += 1
+        interrupt = InterruptAt(count)
+        if leads:
+            # Each time with a new connection.
+            blocking._network.recover()
+        # Python drops an interrupt in a generator that the collector ends.
+        gc.disable()
+        try:
+            sys.setprofile(interrupt)
+            blocking.run(ask(server.address, b"interrupted"))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(before)
+            gc.enable()
+
+        assert blocking.run(ask(server.address, b"after")) == b"after"
+
+    assert count > (100 if leads else 10)
+    if leader is not None:
+        blocking.call_soon_threadsafe(stop.set)
+        assert leader.join()

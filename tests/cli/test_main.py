@@ -113,6 +113,15 @@ def test_lists_of_commands_cut_no_sentence() -> None:
         assert "..." not in found.stdout.partition("Commands:")[2], group
 
 
+def test_a_command_of_several_lists_them_if_none_is_given() -> None:
+    app, runner = build_app(), CliRunner()
+    groups = ("topic", "group", "rebalance", "store", "msg", "dlq", "acl", "context", "pipeline")
+
+    shown = {group: runner.invoke(app, [group]).output for group in groups}
+
+    assert [group for group, text in shown.items() if "Commands:" not in text] == []
+
+
 def test_a_mistyped_command_is_answered_by_the_nearest() -> None:
     found = run([], "rebalence")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pty
@@ -37,9 +38,9 @@ from sparrowmq.cli.message_view import (
 )
 from sparrowmq.cli.messages import COPY_COLUMNS, find_operator, row_of_copy
 from sparrowmq.cli.output import print_rows
-from sparrowmq.cli.plain_text import escape
 from sparrowmq.client.operations.resend import Edit
 from sparrowmq.model.message import BODY_BYTES_MAX as MESSAGE_BYTES_MAX
+from sparrowmq.model.plain_text import escape
 from sparrowmq.testing import EmbeddedCluster
 from sparrowmq.words.body import BODY_BYTES_MAX
 from waiting import wait_until
@@ -125,6 +126,25 @@ def test_a_misspelt_topic_is_refused_and_not_made(
 
     assert (result.exit_code, "did you mean T_spelt?" in result.stderr) == (2, True)
     assert "T_splet" not in smq("topic", "ls", "--all").stdout
+
+
+def test_a_body_in_another_encoding_is_sent_as_it_is(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_gbk", queues=1)
+    # As Python reads an argument of a terminal with another encoding.
+    argument = "航班".encode("gbk").decode(errors="surrogateescape")
+
+    sent = smq("send", "T_gbk", argument)
+    read = smq.json("tail", "T_gbk")
+    copy = smq("msg", "resend", read["msg_id"], "--topic", "T_gbk", "--set-body", argument, "--yes")
+    tag = smq("send", "T_gbk", "x", "--tag", argument)
+
+    assert (sent.exit_code, copy.exit_code) == (0, 0)
+    assert base64.b64decode(read["body_base64"]) == "航班".encode("gbk")
+    assert tag.exit_code == 3
+    assert "which UTF-8 cannot encode" in tag.stderr
+    assert "SPARROWMQ_CLI" not in tag.stderr
 
 
 def test_lines_of_standard_input_and_of_files_are_messages(
@@ -368,8 +388,19 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         (change, *_) = smq.json("group", "show", "GID_dead")["changes"]
         assert (change["kind"], change["detail"]) == ("sent again", f"by {by}")
 
-    none = smq("dlq", "show", "GID_nobody")
+        # Without letters and with a member.
+        with PushConsumer(
+            "GID_careful",
+            "T_dead",
+            name_server=shared_cluster.name_server,
+            listener=lambda messages, context: None,
+        ):
+            none = smq("dlq", "show", "GID_careful")
+
     assert (none.exit_code, "has no dead letters" in none.stderr) == (0, True)
+    for command in ("show", "resend"):
+        misspelt = smq("dlq", command, "GID_carefull")
+        assert (misspelt.exit_code, "GID_careful" in misspelt.stderr) == (2, True)
 
 
 def test_the_newest_dead_letters_are_chosen_and_get_no_body_together(
@@ -465,6 +496,19 @@ def test_no_other_text_of_a_message_does_either() -> None:
     assert "\x1b" not in out.getvalue()
     # Twice on the line, in full five times, and as many in the row of a copy.
     assert out.getvalue().count(escape(evil)) == 12
+
+
+def test_a_long_name_of_a_property_stands_apart_from_its_value() -> None:
+    name = "ORIGIN_MESSAGE_ID_OF_OLD"
+    out = StringIO()
+
+    print_message(
+        Console(file=out, width=1_000),
+        replace(queue_message(0), properties={name: "7F00"}),
+        BodyFormat.AUTO,
+    )
+
+    assert f"  {name} 7F00\n" in out.getvalue()
 
 
 def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -> None:

@@ -395,22 +395,41 @@ def test_terminal_gets_colours_and_no_line_longer_than_it_is_wide(
 ) -> None:
     group = f"GID_at_{columns}"
     stage.join(group, ["1", "2"])
+
+    text, plain = show_on_terminal(columns, "show", group, *stage.at, "--interval", "0")
+
+    assert "\x1b[" in text
+    assert max(len(line) for line in plain.split("\n")) <= columns
+    assert has_matrix == ("■" in plain)
+    assert "broker-a:7" in plain
+    # The letters of owners have their members, and nothing is cut.
+    assert re.findall(r"^([AB])  172", plain, re.M) == ["A", "B"]
+    assert "…" not in plain
+
+
+def test_narrow_terminal_gets_all_figures_of_a_simulation() -> None:
+    plan = ["--queues", "12", "--members", "5"]
+
+    wide, narrow = (show_on_terminal(columns, "simulate", *plan)[1] for columns in (200, 46))
+
+    assert max(len(line) for line in narrow.split("\n")) <= 46
+    assert "…" not in narrow
+    (row,) = re.findall(r"^ AVG +(.*)$", wide, re.M)
+    assert " ".join(re.findall(r"^ AVG +(.*)$", narrow, re.M)).split() == row.split()
+
+
+def show_on_terminal(columns: int, *arguments: str) -> tuple[str, str]:
+    """Run a command on a terminal; return what it got, and the same without colours."""
     main, far = pty.openpty()
     fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     env = {**os.environ, "TERM": "xterm-256color"}
     for name in ("COLUMNS", "NO_COLOR"):
         env.pop(name, None)
-    command = [*COMMAND, "show", group, *stage.at, "--interval", "0"]
-    process = subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env=env)
+    process = subprocess.Popen([*COMMAND, *arguments], stdin=far, stdout=far, stderr=far, env=env)
     os.close(far)
     text = read_all(main)
-
-    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "")
     assert process.wait(60) == 0
-    assert "\x1b[" in text
-    assert max(len(line) for line in plain.split("\n")) <= columns
-    assert has_matrix == ("■" in plain)
-    assert "broker-a:7" in plain
+    return text, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r", "")
 
 
 def test_watched_terminal_that_is_low_gets_one_row_for_queues_of_one_owner(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Commands
+from commands import Commands, starting
 from sparrowmq import Admin, Message, MessageQueue, Producer, PushConsumer
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -153,6 +153,27 @@ def test_lag_names_the_queue_furthest_behind_first(
     assert [(row["queue"], row["lag"]) for row in rows] == [(1, 5), (2, 3), (0, 0)]
     assert wrong.exit_code == 2
     assert "it has in: T_lag" in wrong.stderr
+
+
+def test_watched_lag_has_the_columns_that_have_values_and_fit(
+    shared_cluster: EmbeddedCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(shared_cluster, "T_lag_watched_for_long", [1])
+    commit(admin, "GID_lag_watched", "T_lag_watched_for_long", [0])
+    # Rich takes the pipe for a terminal, of this width.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "76")
+
+    with starting() as start:
+        at = ("--nameserver", shared_cluster.name_server, "--interval", "0.5")
+        process = start("group", "lag", "GID_lag_watched", "--watch", *at)
+        assert process.stdout is not None
+        head = process.stdout.readline()
+        rows = [process.stdout.readline() for _ in range(2)]
+
+    assert "committed" in head
+    assert "in flight" not in head
+    assert "broker-a" in rows[1]
 
 
 def test_reset_shows_the_difference_and_changes_nothing_until_told(

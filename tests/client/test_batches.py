@@ -114,10 +114,12 @@ def test_threads_share_batches(cluster: EmbeddedCluster, topic: str) -> None:
         (Message("T", bytes(5 << 20)), None, UsageError),
         (Message("T", b"x", properties={"KEYS": "reserved"}), None, UsageError),
         (Message("T", b"x"), MessageQueue("other", "broker-a", 0), UsageError),
+        (Message("T", b"x"), MessageQueue("T", "broker-a", "0"), UsageError),  # type: ignore[arg-type]
+        (Message("T", b"x"), MessageQueue("T", "broker-a", []), UsageError),  # type: ignore[arg-type]
         (Message("bad topic", b"x"), None, ConfigError),
         (b"no message", None, UsageError),
     ],
-    ids=["empty", "large", "property", "queue", "topic", "type"],
+    ids=["empty", "large", "property", "queue", "text as id", "list as id", "topic", "type"],
 )
 def test_wrong_message_is_refused_at_the_call(
     cluster: EmbeddedCluster, message: Any, queue: MessageQueue | None, error: type[Exception]
@@ -159,6 +161,24 @@ async def test_send_behind_messages_that_nobody_answers_ends_in_time() -> None:
         with pytest.raises(SparrowError):
             await producer.send(Message("T", b"2", sharding_key="k"))
         assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], ConnectFailed)
+
+
+def test_flush_waits_for_the_messages_before_it_alone(cluster: EmbeddedCluster, topic: str) -> None:
+    has_flushed = threading.Event()
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+
+        def send_next(_: object) -> None:
+            if not has_flushed.is_set():
+                producer.send_nowait(Message(topic, b"later")).add_done_callback(send_next)
+
+        first = [producer.send_nowait(Message(topic, b"first")) for _ in range(10)]
+        for future in first:
+            future.add_done_callback(send_next)
+        producer.flush()
+
+        assert all(future.done() for future in first)
+        has_flushed.set()
+        producer.flush()
 
 
 def unread_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -312,6 +332,28 @@ def test_delayed_messages_and_large_ones_are_sent_by_themselves(
     assert {future.result().status for future in futures} == {SendStatus.SEND_OK}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_observer_that_raises_keeps_no_later_message(
+    cluster: EmbeddedCluster, topic: str, count: int
+) -> None:
+    class Observer:
+        def begin(self, messages: Sequence[Message], *, is_half: bool) -> Any:
+            def raise_error(*_: object) -> None:
+                raise LookupError("the exporter has gone")
+
+            return messages, raise_error
+
+    queue = MessageQueue(topic, "broker-a", 0)
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        producer._publisher.observers = (Observer(),)
+        first = [producer.send_nowait(Message(topic, b"1"), queue=queue) for _ in range(count)]
+        producer.flush()
+        last = producer.send_nowait(Message(topic, b"2"), queue=queue).result(PATIENCE_S)
+
+    assert {future.result(0).status for future in first} == {SendStatus.SEND_OK}
+    assert last.queue_offset == count
+
+
 def test_close_sends_what_lingers(cluster: EmbeddedCluster, topic: str) -> None:
     producer = Producer("GID_p", name_server=cluster.name_server, linger_ms=30_000)
     futures = [producer.send_nowait(Message(topic, b"%d" % number)) for number in range(10)]
@@ -392,3 +434,52 @@ async def test_close_that_is_cut_short_closes_the_connections(hostile: HostileCl
         producer._driver.check_usable()
     with pytest.raises(UsageError, match="closed before the message was sent"):
         await future
+
+
+async def cancel_loops() -> None:
+    """Cancel the tasks of clients, as a program does that cancels all tasks before it ends."""
+    loops = [task for task in asyncio.all_tasks() if task.get_name().startswith("sparrowmq-")]
+    for task in loops:
+        task.cancel()
+    await asyncio.wait(loops)
+
+
+async def test_messages_after_the_sending_task_was_cancelled_are_sent(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    async with AsyncProducer("GID_p", name_server=cluster.name_server) as producer:
+        await producer.send_nowait(Message(topic, b"before"))
+        await cancel_loops()
+        after = producer.send_nowait(Message(topic, b"after"))
+        await producer.flush()
+
+        assert after.result().status is SendStatus.SEND_OK
+
+
+async def test_messages_that_wait_while_the_sending_task_is_cancelled_fail(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "linger_ms": 30_000}
+    async with AsyncProducer("GID_p", **settings) as producer:
+        waiting = producer.send_nowait(Message(topic, b"x"))
+        flushing = asyncio.create_task(producer.flush())
+        await cancel_loops()
+        await flushing
+
+        with pytest.raises(UsageError, match=r"was cancelled .* before its event loop ends"):
+            await waiting
+
+
+async def test_close_that_is_cut_short_while_queues_are_looked_up_fails_the_messages() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        producer = AsyncProducer("GID_p", name_server=f"127.0.0.1:{silent.getsockname()[1]}")
+        future = producer.send_nowait(Message("T", b"x"))
+        await asyncio.sleep(0)
+        while not producer._publisher.batcher._unplaced:  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await producer.close()
+
+        with pytest.raises(UsageError, match="closed before the message was sent"):
+            await future

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,11 +24,14 @@ from sparrowmq.client.config import (
     KINDS,
     NAMES_ELSEWHERE,
     ClientConfig,
+    ClientTimes,
     ConsumerConfig,
     ProducerConfig,
 )
 from sparrowmq.config import Setting, rows_of
+from sparrowmq.coordination.member_marker import HEARTBEATS_PER_EXPIRY, MARKED_EXPIRY_MS
 from sparrowmq.errors import ConfigError
+from sparrowmq.membership.member import ROUTE_WAIT_MAX_MS
 from sparrowmq.model.consuming import Start
 
 
@@ -73,6 +77,23 @@ def test_wrong_producer_setting_is_refused(setting: str, value: Any) -> None:
         ProducerConfig(**settings)
 
 
+@pytest.mark.parametrize("kind", ["PushConsumer", "PollConsumer", "SimpleConsumer"])
+def test_consumer_group_that_brokers_refuse_is_refused_at_once(kind: str) -> None:
+    makers: dict[str, Any] = {
+        "PushConsumer": partial(PushConsumer, listener=lambda *_: None),
+        "PollConsumer": PollConsumer,
+        "SimpleConsumer": SimpleConsumer,
+    }
+    make = partial(makers[kind], name_server="127.0.0.1:1")
+
+    make("G" * 120).close()
+    with pytest.raises(ConfigError, match="has 121 characters; the limit is 120"):
+        make("G" * 121)
+    # Brokers get it with its namespace.
+    with pytest.raises(ConfigError, match="has 121 characters; the limit is 120"):
+        make("G" * 119, namespace="n")
+
+
 # --- the tables -------------------------------------------------------------------------------
 
 # What a face makes of itself: the group with its namespace, the id, tables of other settings.
@@ -107,6 +128,15 @@ def test_range_of_a_setting_holds_at_the_face(kind: str, row: Setting) -> None:
     for value in (row.low - 1, row.high + 1, "7", True):
         with pytest.raises(ConfigError, match=f"{row.name} is {value!r}; it must be"):
             CLIENTS[kind](**{row.name: value})
+
+
+def test_help_names_the_bounds_that_a_member_adds() -> None:
+    rows = rows_of(ClientTimes)
+    heartbeat_ms = MARKED_EXPIRY_MS // HEARTBEATS_PER_EXPIRY
+
+    assert f"every {ROUTE_WAIT_MAX_MS // 1000} s" in rows["route_refresh_ms"].help
+    assert f"up to {ROUTE_WAIT_MAX_MS // 1000} s" in rows["route_retry_max_ms"].help
+    assert f"every {heartbeat_ms // 1000} s" in rows["heartbeat_ms"].help
 
 
 def test_setting_arrives_where_it_is_used() -> None:

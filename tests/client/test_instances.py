@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -310,3 +311,29 @@ def test_forked_process_has_no_consumers(stage: Stage) -> None:
     _, status = os.waitpid(child, 0)
 
     assert status == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_forked_process_that_ends_logs_nothing_of_its_parents_clients(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    program = f"""
+import os, sys
+from sparrowmq import Message, Producer, PushConsumer
+at = {{"name_server": {cluster.name_server!r}}}
+producer = Producer("GID_p", linger_ms=30_000, **at)
+producer.send_nowait(Message({topic!r}, b"x"))
+running = PushConsumer({group!r}, {topic!r}, listener=lambda messages, context: None, **at)
+running.start()
+waiting = PushConsumer("GID_other", {topic!r}, listener=lambda messages, context: None, **at)
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+waiting.start()
+for client in (waiting, running, producer):
+    client.close()
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+    assert ended.stderr == ""

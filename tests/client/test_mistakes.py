@@ -382,6 +382,18 @@ def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> Non
         (lambda p: p.send_batch(["text"]), "'text' is not a Message"),
         (lambda p: p.send(Message("T", b"x"), queue=3), "3 is not a queue; give a MessageQueue"),
         (lambda p: p.send(Message("T", b"x"), queue=("T", "broker-a", 0)), "is not a queue"),
+        (
+            lambda p: p.send(Message("T", b"x"), queue=MessageQueue("T", "broker-a", "0")),  # type: ignore[arg-type]
+            "queue_id of a queue of 'T' is '0'; it must be a whole number from 0 on",
+        ),
+        (
+            lambda p: p.send(Message("T", b"x"), queue=MessageQueue("T", "broker-a", -1)),
+            "queue_id of a queue of 'T' is -1; it must be a whole number from 0 on",
+        ),
+        (
+            lambda p: p.send(Message("T", b"x"), queue=MessageQueue("T", None, 0)),  # type: ignore[arg-type]
+            "broker_name of a queue is None; it must be a text",
+        ),
     ],
 )
 def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: str) -> None:

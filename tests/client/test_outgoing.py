@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from typing import Any
 
@@ -57,6 +58,18 @@ def test_large_body_is_compressed() -> None:
 
     assert (message.body, COMPRESSED) == (zlib.decompress(single.body), single.sys_flag)
     assert encode_message(Message("T", b"x" * 4095), "ID", config=CONFIG).sys_flag == 0
+
+
+@pytest.mark.parametrize("kind", CompressionType)
+def test_body_that_compression_makes_longer_stays_as_it_is(kind: CompressionType) -> None:
+    body = random.Random(1).randbytes(10_000)
+    config = ProducerConfig(
+        group="G", client_id="c", body_bytes_max=len(body), compress_type=kind, compress_level=1
+    )
+
+    outgoing = encode_message(Message("T", body), "ID", config=config)
+
+    assert (outgoing.body, outgoing.sys_flag) == (body, 0)
 
 
 @pytest.mark.parametrize("kind", CompressionType)

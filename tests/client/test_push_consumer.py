@@ -617,6 +617,21 @@ def test_broadcasting_gives_every_member_everything(
 
 
 @pytest.mark.slow
+def test_the_wait_for_queues_includes_topics_that_were_just_subscribed(
+    make_consumer: Callable[..., PushConsumer], cluster: EmbeddedCluster, topic: str
+) -> None:
+    other = f"{topic}_other"
+    cluster.create_topic(other, queues=2)
+    consumer = make_consumer(Seen())
+    consumer.start()
+    consumer.wait_assigned()
+    consumer.subscribe("nowhere")
+    consumer.subscribe(other)
+
+    assert {queue.topic for queue in consumer.wait_assigned()} == {topic, other}
+
+
+@pytest.mark.slow
 def test_topic_subscribed_and_dropped_at_run_time(
     make_consumer: Callable[..., PushConsumer], cluster: EmbeddedCluster, topic: str
 ) -> None:

@@ -139,7 +139,7 @@ def test_time_of_a_request_bounds_its_sending_too() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         Producer("GID_p", name_server=f"127.0.0.1:{silent.getsockname()[1]}") as producer,
-        pytest.raises(InvokeTimeout, match="task request did not end within 50 ms"),
+        pytest.raises(InvokeTimeout, match="request to topic 'T' was not confirmed within 50 ms"),
     ):
         producer.request(Message("T", b"x"), timeout_ms=50)
 

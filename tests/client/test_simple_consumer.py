@@ -306,6 +306,21 @@ def test_copy_of_a_received_message_has_a_handle_of_its_own(
     consumer.ack(first)
 
 
+async def test_receive_that_is_given_up_gives_its_messages_back(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    async with AsyncSimpleConsumer(group, topic, name_server=cluster.name_server) as opened:
+        assert await opened.receive(wait=NOW) == []
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(opened.receive(wait=30 * SECOND), 0.2)
+        await asyncio.to_thread(send, producer, topic, "a")
+
+        (message,) = await opened.receive(wait=10 * SECOND)
+        assert (bodies([message]), message.reconsume_times) == (["a"], 0)
+        await opened.ack(message)
+
+
 # --- without sockets ---------------------------------------------------------------------------
 
 
@@ -317,6 +332,7 @@ class Brokers:
         self.topics = {"T"}
         self.perm = PERM_READ | PERM_WRITE
         self.refusal: int | None = None
+        self.properties = ""
         self.acknowledged: list[str] = []
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
@@ -324,7 +340,7 @@ class Brokers:
             raise ConnectFailed("away", address=address)
         if request.code == RequestCode.POP_MESSAGE:
             topic = (request.ext_fields or {})["topic"]
-            body = record(topic, 0, 7, address.encode())
+            body = record(topic, 0, 7, address.encode(), properties=self.properties)
             fields = {"popTime": "5", "invisibleTime": "60000", "reviveQid": "0", "restNum": "0"}
             fields |= {"startOffsetInfo": "0 0 7", "msgOffsetInfo": "0 0 7"}
             return response_to(request, ext_fields=fields, body=body)
@@ -375,6 +391,22 @@ def test_messages_of_a_broker_are_acknowledged_whatever_another_says(refusal: in
         with pytest.raises(BrokerError if refusal else ConnectFailed):
             run(pop.acknowledge(source, given))
         assert brokers.acknowledged == ["b:1"]
+
+
+@pytest.mark.parametrize(("tag", "count"), [("BB", 2), ("Aa", 0), ("x", 2)])
+@pytest.mark.parametrize("is_away", [False, True])
+def test_tag_with_the_hash_code_of_a_wanted_one_is_acknowledged(
+    tag: str, count: int, *, is_away: bool
+) -> None:
+    brokers = Brokers()
+    brokers.properties = f"TAGS\x01{tag}"
+    run, source = Play(brokers), make_source()
+    subscribe_pops(source, "T", "BB")
+    brokers.refusal = ResponseCode.SYSTEM_BUSY if is_away else None
+
+    # Brokers of RocketMQ's compare the codes, and deliver what came before under another tag.
+    assert len(receive_of_both(run, source)) == count
+    assert (len(brokers.acknowledged) > 0) == (count == 0)
 
 
 def make_popping(source: PopSource, *, done: Sequence[MessageExt] = ()) -> pop_loop._Popping:

@@ -480,6 +480,22 @@ def test_the_asyncio_face_does_the_same(
     assert (half.msg_id, topic) == (ledger.asked[0].msg_id, ledger.asked[0].topic)
 
 
+async def test_a_producer_whose_loop_was_cancelled_begins_no_transaction(
+    cluster: EmbeddedCluster, group: str, topic: str, received: Received, ledger: Ledger
+) -> None:
+    async with AsyncTransactionProducer(
+        group, name_server=cluster.name_server, check=ledger
+    ) as producer:
+        half = await producer.send_half(Message(topic, b"x"))
+        (loop,) = [t for t in asyncio.all_tasks() if t.get_name().startswith("sparrowmq-")]
+        loop.cancel()
+        await asyncio.wait({loop})
+
+        with pytest.raises(UsageError, match="has failed, and answers no broker"):
+            await producer.send_half(Message(topic, b"y"))
+        assert await producer.commit(half) is COMMIT
+
+
 def test_a_broker_that_is_killed_and_started_anew_asks_again(ledger: Ledger) -> None:
     received = Received()
     with EmbeddedCluster(options=OPTIONS) as cluster:

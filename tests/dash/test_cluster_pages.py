@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
 
 from group_stage import GroupStage
 from live_page import Reader
-from sparrowmq import Message, Producer
+from poison import send_stored
+from sparrowmq import Message, MessageQueue, Producer
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.client.operations.producers import list_producers
@@ -289,6 +291,20 @@ async def test_a_message_shows_its_way_where_it_was_traced(
 
     assert (step["what"], step["group"], step["outcome"]) == ("sent", "GID_traced", "SUCCESS")
     assert "There is no trace" in untraced
+
+
+async def test_a_time_that_no_browser_knows_is_a_number(
+    reader: Reader, stage: GroupStage, cluster: EmbeddedCluster
+) -> None:
+    queue = MessageQueue(stage.topic, "broker-a", 0)
+    send_stored(cluster.broker, queue, b"x", sys_flag=0, born_timestamp_ms=2**63 - 1)
+    (row,) = await read_table(reader, f"/messages?topic={stage.topic}", "messages")
+
+    text = await reader.read(f"/messages/{stage.topic}/broker-a/0/{row['offset']}")
+
+    # Its script would end at the first such time, and leave all others as they are.
+    assert all(int(ms) <= 8.64e15 for ms in re.findall(r'data-ms="(-?\d+)"', text))
+    assert "9,223,372,036,854,775,807 ms" in text
 
 
 NESTED = b"[%b]" % b",".join([b"[" * 900 + b"]" * 900] * 36)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from group_stage import GroupStage
 from live_page import Reader, reading
 from sparrowmq.client.directory_setup import make_directory
-from sparrowmq.dash.web import ShownCluster
+from sparrowmq.dash import web
+from sparrowmq.dash.web import ShownCluster, Visit
 from sparrowmq.testing import EmbeddedCluster
+from sparrowmq.words.catalog import Words
 from steps_of_pages import eventually, read_table, words_of
 from waiting import wait_until
 
@@ -198,6 +203,29 @@ async def test_an_open_page_hears_of_news(reader: Reader, stage: GroupStage) -> 
 
     with reader.watcher.showing(stage.group):
         assert await reader.watcher.wait(stage.group, seen, timeout_s=20) > seen
+
+
+async def test_an_open_page_hears_a_sign_of_life_where_nothing_happens(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "STREAM_BEAT_S", 0.01)
+    cookie = "; ".join(f"{name}={value}" for name, value in reader.http.cookies.items())
+    session = reader.site.access.find(reader.http.cookies)
+    assert session is not None
+    request = Request({"type": "http", "headers": [(b"cookie", cookie.encode())]})
+    visit = Visit(request=request, session=session, words=Words("en"), query={"of": "nothing"})
+
+    response = await reader.site.stream(visit)
+
+    assert isinstance(response, StreamingResponse)
+    stream = response.body_iterator
+    assert isinstance(stream, AsyncGenerator)
+    parts = [str(await anext(stream)) for _ in range(2)]
+    await stream.aclose()
+    # A comment would not reach the script, which would open the stream again and again.
+    (event,) = re.findall(r"^event: (\w+)$", parts[1], re.M)
+    script = (web.HERE / "static/dash.js").read_text()
+    assert f'addEventListener("{event}"' in script
 
 
 @pytest.mark.parametrize("path", ["/", "/login"])

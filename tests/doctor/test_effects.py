@@ -13,7 +13,6 @@ from jinja2 import Environment, FileSystemLoader
 from rich.console import Console
 
 import sparrowmq.dash
-from sparrowmq.cli.plain_text import escape
 from sparrowmq.cli.rebalance_json import json_of_findings
 from sparrowmq.cli.rebalance_view import (
     CommandLine,
@@ -26,6 +25,7 @@ from sparrowmq.doctor.explain import explain
 from sparrowmq.doctor.group_snapshot import ProgressChange, TopicPace
 from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.plain_text import escape
 from sparrowmq.words.catalog import Words
 
 SLOW = "10.0.0.1@1"

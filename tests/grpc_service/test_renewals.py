@@ -49,6 +49,8 @@ class AnsweringClients(Clients):
     def __init__(self) -> None:
         self.client = Client(CALLER)
         self.now_ms = START_MS
+        # How far the broker's wall clock was set ahead.
+        self.ahead_ms = 0
         self.refuses: Code | None = None
         # Answers wait for it.
         self.gate = asyncio.Event()
@@ -71,7 +73,7 @@ class AnsweringClients(Clients):
         self.asked.append(int(fields["invisibleTime"]))
         await self.gate.wait()
         fields = {
-            "popTime": str(self.now_ms),
+            "popTime": str(self.now_ms + self.ahead_ms),
             "invisibleTime": fields["invisibleTime"],
             "reviveQid": "0",
         }
@@ -85,12 +87,12 @@ def clients() -> AnsweringClients:
 
 @pytest.fixture
 def renewals(clients: AnsweringClients) -> Renewals:
-    return Renewals(clients, timestamp_ms=lambda: clients.now_ms)
+    return Renewals(clients, now_ms=lambda: clients.now_ms)
 
 
 def received(clients: AnsweringClients) -> Receipt:
     clients.client.seen_ms = clients.now_ms
-    handle = PopHandle(3, clients.now_ms, 60_000, 0, "0", "broker-a", 1, 3)
+    handle = PopHandle(3, clients.now_ms + clients.ahead_ms, 60_000, 0, "0", "broker-a", 1, 3)
     return Receipt("GID", "T", handle, 1_234)
 
 
@@ -98,6 +100,21 @@ async def pass_time(clients: AnsweringClients, renewals: Renewals, seconds: int)
     for _ in range(seconds):
         clients.now_ms += 1_000
         await renewals.look()
+
+
+@pytest.mark.parametrize("ahead_ms", [3_600_000, 0, -RENEWAL_MS_MAX])
+async def test_a_wall_clock_that_is_set_keeps_no_message_from_its_renewal(
+    clients: AnsweringClients, renewals: Renewals, ahead_ms: int
+) -> None:
+    clients.ahead_ms = ahead_ms
+    clients.client.streams.append(asyncio.Queue())
+    renewals.add(CALLER, received(clients))
+    for clients.ahead_ms in (ahead_ms, -ahead_ms):
+        await pass_time(clients, renewals, 39)
+        assert clients.asked == []
+        await pass_time(clients, renewals, 1)
+        assert clients.asked == [60_000]
+        clients.asked.clear()
 
 
 async def test_a_living_clients_message_is_renewed_before_each_minute_ends(
@@ -287,7 +304,7 @@ async def test_callers_without_connection_or_stream_fill_no_table() -> None:
     # Nothing of these calls reaches a broker.
     broker = cast(BrokerPort, None)
     clients = Clients(broker)
-    renewals = Renewals(clients, timestamp_ms=lambda: START_MS)
+    renewals = Renewals(clients, now_ms=lambda: START_MS)
     sessions = Sessions(broker, clients, renewals, timestamp_ms=lambda: START_MS)
     for number in range(100):
         caller = CALLER._replace(client_id=f"id-{number}")
@@ -304,7 +321,9 @@ def test_each_call_shows_that_its_client_lives() -> None:
         invocation_metadata=lambda: (("x-mq-client-id", "consumer@1"),),
         peer=lambda: "ipv4:127.0.0.1:5",
     )
-    server = GrpcServer(cast(BrokerPort, None), access=None, timestamp_ms=lambda: START_MS)
+    server = GrpcServer(
+        cast(BrokerPort, None), access=None, timestamp_ms=lambda: 0, now_ms=lambda: START_MS
+    )
     client = server._clients.find(CALLER)
 
     assert (server._identify(call), client.seen_ms) == (CALLER, START_MS)
@@ -330,7 +349,12 @@ class PoppingClients(AnsweringClients):
     """Clients of a broker that pops the same two messages each time."""
 
     async def ask(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = 0,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
         header = PopMessageResponseHeader(
             pop_timestamp_ms=self.now_ms,
@@ -349,7 +373,7 @@ class PoppingClients(AnsweringClients):
 
 async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> None:
     clients = PoppingClients()
-    renewals = Renewals(clients, timestamp_ms=lambda: clients.now_ms)
+    renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
     broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
     service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
     request = ReceiveMessageRequest(

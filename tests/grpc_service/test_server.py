@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
@@ -23,7 +24,9 @@ from grpc_caller import GrpcCaller
 from queue_messages import message as message_at
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.grpc_service import messages
+from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import accepted_types
+from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients
 from sparrowmq.grpc_service.message_content import to_message, to_properties
 from sparrowmq.grpc_service.messages import (
     AckMessageEntry,
@@ -47,11 +50,13 @@ from sparrowmq.grpc_service.messages import (
     TransactionResolution,
 )
 from sparrowmq.grpc_service.receive_calls import _polling_ms
+from sparrowmq.grpc_service.renewals import Renewals
 from sparrowmq.grpc_service.route_calls import _permissions
 from sparrowmq.grpc_service.send_calls import _queue_of
+from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected, check_answer
 from sparrowmq.protocol.bodies import TopicConfig
-from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.codes import LanguageCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.requests import DENIED
 from sparrowmq.testing import EmbeddedCluster
@@ -84,6 +89,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
             admin.create_topic("T", 4)
             admin.create_topic("T_fifo", 4, message_type="FIFO")
             admin.create_topic("T_delay", 2, message_type="DELAY")
+            admin.create_topic("T_far", 2, message_type="DELAY")
             admin.create_topic("T_transaction", 2, message_type="TRANSACTION")
         yield started
 
@@ -374,6 +380,24 @@ def test_a_message_with_a_control_character_is_refused_with_all_of_its_request(
     assert caller.receive(topic, "GID_control")[0].code == Code.MESSAGE_NOT_FOUND
 
 
+def test_an_empty_text_of_a_message_is_none(caller: GrpcCaller, topic: str) -> None:
+    empty = {"tag": "", "keys": ["", "k", ""], "message_group": "", "lite_topic": ""}
+    assert caller.send(topic, b"empty", **empty).status.code == Code.OK
+    assert caller.send(topic, b"blank", tag=" ").status.code == Code.ILLEGAL_MESSAGE_TAG
+    assert caller.send(topic, b"blank", keys=[" "]).status.code == Code.ILLEGAL_MESSAGE_KEY
+    group = {"message_group": "\N{MAHJONG TILE EAST WIND}" * 16}
+    assert caller.send("T_fifo", b"long", **group).status.code == Code.ILLEGAL_MESSAGE_GROUP
+
+    _, (message,) = caller.receive(topic, "GID_empty")
+    system = message.system_properties
+    assert (message.body, list(system.keys), system.message_type) == (
+        b"empty",
+        ["k"],
+        MessageType.NORMAL,
+    )
+    assert [system.HasField(name) for name in ("tag", "message_group", "lite_topic")] == [False] * 3
+
+
 def test_a_message_group_has_the_queue_that_apaches_proxy_chooses() -> None:
     # The values of Guava's own test of Hashing.consistentHash; chr(n) has n for its hash code.
     golden = [0, 55, 62, 8, 45, 59, 86, 97, 82, 59, 73, 37, 17, 56, 86, 21, 90, 37, 38, 83]
@@ -413,6 +437,24 @@ def test_delayed_message_comes_in_time_unless_it_is_recalled(caller: GrpcCaller)
     _, messages = caller.receive("T_delay", "GID_delay", wait_s=10)
     assert [each.body for each in messages] == [b"kept"]
     assert time.time() >= due_s
+
+
+@pytest.mark.parametrize(
+    ("seconds", "code"),
+    [
+        (-5, Code.OK),
+        (259_000, Code.OK),
+        (259_300, Code.ILLEGAL_DELIVERY_TIME),
+        (2**62, Code.ILLEGAL_DELIVERY_TIME),
+    ],
+)
+def test_a_delivery_time_too_far_away_has_a_code_of_its_own(
+    caller: GrpcCaller, seconds: int, code: Code
+) -> None:
+    since_s = int(time.time()) if 0 < seconds < 2**62 else 0
+    sent = caller.send("T_far", b"x", delivery_timestamp=Timestamp(seconds=since_s + seconds))
+
+    assert sent.status.code == code
 
 
 def test_transactions_are_ended_and_undecided_ones_are_asked_for(caller: GrpcCaller) -> None:
@@ -499,21 +541,26 @@ def test_a_node_client_that_waits_late_for_its_settings_gets_them_again(
 
 
 def test_a_receive_that_is_given_up_loses_no_message(caller: GrpcCaller, topic: str) -> None:
-    waiting = caller.call(
-        "ReceiveMessage",
-        timeout_s=8,
-        group=Resource(name="GID_given_up"),
-        message_queue=MessageQueue(topic=Resource(name=topic)),
-        batch_size=1,
-        invisible_duration=Duration(seconds=600),
-        long_polling_timeout=Duration(seconds=5),
-    )
+    waiting = [
+        caller.call(
+            "ReceiveMessage",
+            timeout_s=25,
+            group=Resource(name="GID_given_up"),
+            message_queue=MessageQueue(topic=Resource(name=topic)),
+            batch_size=1,
+            invisible_duration=Duration(seconds=600),
+            long_polling_timeout=Duration(seconds=20),
+        )
+        for _ in range(12)
+    ]
     time.sleep(0.5)
-    waiting.cancel()
+    for each in waiting:
+        each.cancel()
     time.sleep(0.2)
     caller.send(topic, b"late")
 
-    _, (message,) = caller.receive(topic, "GID_given_up", wait_s=15)
+    # Nor does one of them hold the message up.
+    _, (message,) = caller.receive(topic, "GID_given_up", wait_s=5)
     assert (message.body, message.system_properties.delivery_attempt) == (b"late", 1)
 
 
@@ -543,7 +590,11 @@ def test_the_doctor_sees_a_group_by_message_and_its_member(
 
 @pytest.mark.parametrize(
     ("asked_s", "left_s", "expected_ms"),
-    [(None, None, 20_000), (1, 30, 5_000), (60, 30, 20_000), (20, 7, 7_000), (20, 5, 5_000)],
+    [
+        *[(None, None, 20_000), (1, 30, 5_000), (60, 30, 20_000), (20, 7, 7_000), (20, 5, 5_000)],
+        # Go's SimpleConsumer names no wait.
+        *[(None, 30, 20_000), (None, 8, 6_500), (None, 6, 5_000)],
+    ],
 )
 def test_a_receive_waits_within_its_bounds_and_its_deadline(
     asked_s: int | None, left_s: float | None, expected_ms: int
@@ -551,10 +602,38 @@ def test_a_receive_waits_within_its_bounds_and_its_deadline(
     duration = None if asked_s is None else Duration(seconds=asked_s)
     request = messages.ReceiveMessageRequest(long_polling_timeout=duration)
 
-    assert _polling_ms(request, left_s) == expected_ms
+    assert _polling_ms(request, left_s, 3_000) == expected_ms
     with pytest.raises(Rejected, match="4999 ms") as raised:
-        _polling_ms(request, 4.999)
+        _polling_ms(request, 4.999, 3_000)
     assert raised.value.code == Code.ILLEGAL_POLLING_TIME
+
+
+def test_a_receive_that_names_no_wait_is_answered_before_its_deadline(
+    caller: GrpcCaller, topic: str
+) -> None:
+    answers = caller.call(
+        "ReceiveMessage",
+        timeout_s=6,
+        group=Resource(name="GID_patient"),
+        message_queue=MessageQueue(topic=Resource(name=topic)),
+        batch_size=1,
+        invisible_duration=Duration(seconds=30),
+    )
+
+    assert next(answers).status.code == Code.MESSAGE_NOT_FOUND
+
+
+def test_settings_say_how_much_a_clients_deadline_leaves_for_an_answer() -> None:
+    client = Client(Caller("go@1", "127.0.0.1:5", LanguageCode.GO, None))
+    broker = cast(BrokerPort, SimpleNamespace(body_bytes_max=1))
+    clients = Clients(broker)
+    renewals = Renewals(clients, now_ms=lambda: 0)
+    sessions = Sessions(broker, clients, renewals, timestamp_ms=lambda: 0)
+    assert client.request_timeout_ms == 3_000
+
+    sessions.settle(client, Settings(publishing=Publishing(), request_timeout=Duration(seconds=9)))
+
+    assert client.request_timeout_ms == 9_000
 
 
 def test_assignment_is_every_message_and_bounds_of_receives_are_told(

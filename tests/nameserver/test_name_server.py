@@ -283,6 +283,22 @@ def test_topic_is_deleted(rig: Any) -> None:
     assert route(rig).code == 17
 
 
+def test_topic_of_one_cluster_is_deleted_and_stays_in_the_other(rig: Any) -> None:
+    rig.register()
+    rig.register("10.0.0.2:10911", name="broker-b", clusterName="other")
+
+    def delete(cluster_name: str) -> list[str]:
+        fields = {"topic": "T", "clusterName": cluster_name}
+        assert rig.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields).code == 0
+        body = route(rig).body
+        routed = [] if body is None else decode_body(TopicRouteData, body).queue_datas
+        return [queue.broker_name for queue in routed]
+
+    left = [delete(name) for name in ("none", "other", "DefaultCluster")]
+
+    assert left == [["broker-a", "broker-b"], ["broker-a"], []]
+
+
 def test_write_permission_is_wiped_and_added(rig: Any) -> None:
     rig.register()
     name = {"brokerName": "broker-a"}
@@ -382,5 +398,6 @@ def test_oneway_requests_and_responses_are_not_answered(rig: Any) -> None:
 def test_settings_are_shown_without_paths(rig: Any) -> None:
     body = rig.call(RequestCode.GET_NAMESRV_CONFIG).body
 
-    assert b"orderMessageEnable=false\n" in body
+    # Routes have the order of a topic, as another test shows.
+    assert b"orderMessageEnable=true\n" in body
     assert b"/" not in body

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -203,6 +205,22 @@ def test_closed_connection_takes_its_brokers_with_it() -> None:
 
     assert [identity("a")] == lost
     assert queue_counts(table, "T") == {"b": 4}
+
+
+def test_connection_of_many_brokers_is_forgotten_in_linear_time() -> None:
+    table = RouteTable()
+    for number in range(500):
+        register(table, identity(f"small-{number}"), topics("T"), connection=PEERS[1])
+    many = topics(*(f"T{number}" for number in range(40_000)))
+    register(table, identity("large"), many, connection=PEERS[1])
+    register(table, identity("other"), topics("T"), connection=PEERS[2])
+    begin_s = time.process_time()
+
+    lost = table.unregister_connection(PEERS[1])
+
+    assert time.process_time() - begin_s < 0.25
+    assert len(lost) == 501
+    assert (table.topics(), queue_counts(table, "T")) == (["T"], {"other": 4})
 
 
 def test_old_connection_of_a_broker_that_registered_anew_does_not_count() -> None:

@@ -328,7 +328,7 @@ def test_what_does_not_fit_can_become_dead_letters_with_the_reason(
     assert "sent to topic %DLQ%GID_ingest" in ingest.render(result)
 
 
-def test_bodies_that_cannot_be_sent_stay_in_the_quarantine(
+def test_messages_that_cannot_be_sent_stay_in_the_quarantine(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     cluster.create_topic("odd", queues=1)
@@ -336,11 +336,12 @@ def test_bodies_that_cannot_be_sent_stay_in_the_quarantine(
     with Producer("GID_odd", name_server=cluster.name_server, body_bytes_max=2**23) as producer:
         producer.send(Message("odd", b"no"))
         producer.send(Message("odd", large))
-    # Clients of the 5.x kind send empty bodies.
+        producer.send(Message("odd", b"full", properties={"p": "x" * 32_600}))
+    # Clients of the 5.x kind send empty bodies, and Java's any tag.
     place = parse_options({"nameServer": cluster.name_server, "topic": "odd"}, scope="batch")
     publisher = make_publisher("GID_odd", name_server=cluster.name_server)
-    one = send_encoded_batch(publisher, "odd", encode_batch([BatchEntry(0, b"", "")]))
-    connect(place).run(one)
+    entries = [BatchEntry(0, b"", ""), BatchEntry(0, b"tagged", "TAGS\x01a || b\x02")]
+    connect(place).run(send_encoded_batch(publisher, "odd", encode_batch(entries)))
     settings = settings_for(
         cluster,
         tmp_path,
@@ -354,9 +355,9 @@ def test_bodies_that_cannot_be_sent_stay_in_the_quarantine(
     result = ingest.run(spark, settings)
 
     kept = ds.dataset(tmp_path / "quarantine", format="parquet", partitioning="hive").to_table()
-    assert sorted(kept["body"].to_pylist()) == [b"", large]
-    assert set(kept["reason"].to_pylist()) == {"empty body"}
-    assert (result.counts.put_aside, result.counts.gap_count) == (3, 0)
+    assert sorted(kept["body"].to_pylist()) == [b"", large, b"full", b"tagged"]
+    assert set(kept["reason"].to_pylist()) == {"empty body", "not JSON"}
+    assert (result.counts.put_aside, result.counts.gap_count) == (5, 0)
     letters = spark.read.format("rocketmq").options(
         nameServer=cluster.name_server, topic="%DLQ%GID_odd"
     )

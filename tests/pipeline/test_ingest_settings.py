@@ -12,8 +12,12 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from sparrowmq.cli.main import build_app
+from sparrowmq.cli.pipeline import _Options, _print_result
 from sparrowmq.errors import ConfigError
+from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.ingest import IngestSettings
+from sparrowmq.pipeline.ingest.counts import Counts
+from sparrowmq.pipeline.ingest.job import IngestResult
 
 SAME_NAMES = {"properties": {"id": {"type": "integer"}, "ID": {"type": "integer"}}}
 
@@ -69,3 +73,24 @@ def test_wrong_paths_of_a_command(arguments: str, out: str, words: str) -> None:
     assert words in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert SparkSession.getActiveSession() is session
+
+
+def test_no_secret_shows_in_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"accessKey": "me", "SecretKey": "hush-1", "securityToken": "hush-2"}
+    settings = IngestSettings(name_server="127.0.0.1:1", topic="T", out="out", options=options)
+    result = IngestResult(
+        settings=settings,
+        batches=(),
+        counts=Counts(),
+        is_filtered=False,
+        files=0,
+        size=0,
+        compaction=None,
+    )
+
+    _print_result(ingest, result, _Options(as_json=True))
+
+    printed = json.loads(capsys.readouterr().out)
+    hidden = {"accessKey": "me", "SecretKey": "***", "securityToken": "***"}
+    assert printed["settings"]["options"] == hidden
+    assert "hush" not in repr(result)

@@ -263,6 +263,21 @@ def test_what_is_written_is_read_again_and_is_for_its_owner_alone(tmp_path: Path
     assert os.listdir(tmp_path) == ["plain_acl.yml"]
 
 
+def test_a_change_by_a_request_changes_the_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    other = file_of(tmp_path, TEXT)
+    link = tmp_path / "links" / "acl.yml"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "plain_acl.yml")
+    file = AccessFile(link, own=None)
+
+    file.control.change(lambda document: {**document, "accounts": document["accounts"][:1]})
+    other.control.change(lambda document: document)
+
+    assert link.is_symlink()
+    assert list(other.control.table.accounts) == ["RocketMQ"]
+    assert os.listdir(link.parent) == ["acl.yml"]
+
+
 def test_power_cut_does_not_bring_back_a_revoked_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

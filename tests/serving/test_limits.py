@@ -12,6 +12,7 @@ from sparrowmq.broker import (
     pop_queues,
     pull_hold,
     relays,
+    subscription_groups,
     transaction_checks,
 )
 from sparrowmq.broker.config import BrokerConfig
@@ -36,6 +37,7 @@ PLACES = (
     fastjson,
     message_filter,
     relays,
+    subscription_groups,
     transaction_checks,
     server,
     client_table,
@@ -55,5 +57,5 @@ def test_page_names_the_bounds_as_they_are() -> None:
         for name in documented
     }
 
-    assert len(documented) == 35
+    assert len(documented) == 37
     assert actual == documented

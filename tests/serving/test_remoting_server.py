@@ -500,6 +500,23 @@ async def test_too_many_bytes_of_others_end_no_connection_that_has_none(serve: S
     assert server.connection_count == 1
 
 
+async def test_peers_that_finish_nothing_keep_no_other_from_finishing(serve: Serve) -> None:
+    server, connect = await serve(Machine(), started_frame_bytes_max=200_000)
+    frame = encode_frame(RemotingCommand(code=ANSWER, opaque=7, body=bytes(60_000)))
+    silent = [await connect() for _ in range(3)]
+    for peer in silent:
+        await peer.send_bytes(frame[:-1])
+    await until(lambda: server._started_bytes == 3 * (len(frame) - 1))
+    honest = await connect()
+
+    await honest.send_bytes(frame[:-1])
+    await until(lambda: server.connection_count == 3)
+    await honest.send_bytes(frame[-1:])
+
+    assert [reply.opaque for reply in await honest.read(1)] == [7]
+    assert await silent[0].read(1) == []
+
+
 async def test_a_connection_that_opens_during_the_stop_is_closed(serve: Serve) -> None:
     server, _ = await serve(Machine())
     await server.stop()
@@ -518,20 +535,34 @@ async def test_a_connection_that_opens_during_the_stop_is_closed(serve: Serve) -
 async def test_local_connection_is_a_peer_like_others_until_one_of_both_ends_it(
     serve: Serve,
 ) -> None:
-    machine, closed = Machine(), [0]
+    machine, closed, given_up = Machine(), [0], list[int]()
     server, _ = await serve(machine)
 
     def count() -> None:
         closed[0] += 1
 
     local = LocalConnection(
-        server.make_local_link(), "10.0.0.9:5", on_request=lambda _: None, on_closed=count
+        server.make_local_link(),
+        "10.0.0.9:5",
+        on_request=lambda _: None,
+        on_closed=count,
+        on_given_up=given_up.append,
     )
     assert (await local.ask(RemotingCommand(code=ANSWER), timeout_ms=30_000)).code == 0
     assert machine.served[-1][0] == "10.0.0.9:5"
     with pytest.raises(InvokeTimeout, match="within 1 ms"):
         await local.ask(RemotingCommand(code=ASIDE), timeout_ms=1)
     assert list(local._session.outstanding) == []
+
+    nobody = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(
+        local.ask(RemotingCommand(code=ASIDE), timeout_ms=30_000, given_up=nobody)
+    )
+    await asyncio.sleep(0)
+    nobody.set_result(None)
+    await asyncio.sleep(0)
+    assert given_up == [local._session.find_opaque(*local._session.outstanding)]
+    waiting.cancel()
 
     asking = asyncio.create_task(local.ask(RemotingCommand(code=ANSWER), timeout_ms=30_000))
     await asyncio.sleep(0)

@@ -64,6 +64,7 @@ class FakeCluster:
         self.pull_count = self.given_count = 0
         self.born_ms, self.step_ms = BORN_MS, 1
         self.request_codes: list[int] = []
+        self.pull_groups: set[str] = set()
         # Of scripted answers.
         self.remark = "scripted"
         self.table_refusal: int | None = None
@@ -213,6 +214,7 @@ class FakeCluster:
         self, request: RemotingCommand, fields: dict[str, str], queue: FakeQueue
     ) -> RemotingCommand | None:
         self.pull_count += 1
+        self.pull_groups.add(fields["consumerGroup"])
         offset, body = int(fields["queueOffset"]), None
         scripted = self.answers.pop(0) if self.answers else ()
         if scripted is None:

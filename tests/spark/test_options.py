@@ -122,6 +122,7 @@ def test_assign_names_the_topics() -> None:
         ({"filterType": "SQL92", "subExpression": "a >"}, "wrong at character 4, the end"),
         ({"filterType": "sql92"}, "'subExpression' must be a condition"),
         ({"accessKey": "a"}, "both options 'accessKey' and 'secretKey'"),
+        ({"securityToken": "t"}, "'securityToken' needs options 'accessKey' and 'secretKey'"),
         ({"maxOffsetsPerTrigger": "5"}, "is for a stream; this is a batch"),
     ],
 )

@@ -107,6 +107,18 @@ def test_limit_starves_no_queue(ranges: list[QueueRange], rows_max: int) -> None
     assert [each.rows > 0 for each in ranges] == [each.rows > 0 for each in limited]
 
 
+@given(range_lists(), st.integers(1, 12))
+def test_fewer_rows_than_queues_starve_no_queue(ranges: list[QueueRange], rows_max: int) -> None:
+    starts = {each.queue: each.start for each in ranges if each.rows > 0}
+    read = dict(starts)
+    # As many batches as there are queues, whose messages never end.
+    for _ in starts:
+        waiting = [QueueRange(queue, read[queue], read[queue] + 1_000_000) for queue in read]
+        read = {each.queue: each.end for each in limit_ranges(waiting, rows_max)}
+
+    assert all(read[queue] > start for queue, start in starts.items())
+
+
 def test_message_larger_than_the_limit_is_read_alone() -> None:
     ranges = [QueueRange(Q[0], 3, 9), QueueRange(Q[1], 0, 4)]
 

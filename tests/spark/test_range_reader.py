@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sparrowmq.client.name_servers import NameServers
 from sparrowmq.errors import BrokerError, InvokeTimeout, RemoteProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.codes import ResponseCode
@@ -182,6 +184,27 @@ def test_a_broker_that_comes_back_at_another_address_is_found(
         moved.close()
 
     assert [(0, n) for n in range(10)] == rows
+
+
+def test_a_broker_whose_address_another_one_has_now_is_found(
+    fake_cluster: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_cluster.append("T", 0, 9)
+    options = options_of(fake_cluster)
+    assert [(0, n) for n in range(3)] == read(cluster, options, (0, 0, 3))
+
+    monkeypatch.setattr("sparrowmq.spark.range_reader.ROUTE_MS", -1)
+    with closing(type(fake_cluster)()) as moved:
+        moved.create_topic("T")
+        moved.append("T", 0, 3)
+        monkeypatch.setattr(fake_cluster, "_route", moved._route)
+        read(cluster, options, (0, 0, 3))
+        pulled = moved.pull_count
+        # Without a name server, what was known last.
+        monkeypatch.setattr(cluster, "name_servers", NameServers(("127.0.0.1:1",)))
+        read(cluster, options, (0, 0, 3))
+
+        assert (pulled, moved.pull_count) == (1, 2)
 
 
 def test_patience_ends(fake_cluster: FakeCluster, cluster: Cluster) -> None:

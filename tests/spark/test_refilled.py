@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +16,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.model import Message, MessageQueue
+from sparrowmq.spark import discovery
 from sparrowmq.spark.checkpoint_offsets import decode_offsets, encode_offsets
 from sparrowmq.spark.failures import DataLossError
 from sparrowmq.spark.lag import lag_of
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
+from sparrowmq.spark.unlimited_stream_reader import UnlimitedStreamReader
 from sparrowmq.testing import EmbeddedCluster
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(2)]
@@ -71,6 +75,65 @@ def test_a_queue_filled_again_beyond_the_checkpoint_is_a_loss(checkpoint: str, c
         assert decode_offsets(json.loads(anew)) == dict.fromkeys(QUEUES, 0)
         end = decode_offsets(json.loads(lenient.batch(anew)))
         assert end == dict.fromkeys(QUEUES, count // 2)
+
+
+def test_without_limits_too_a_queue_filled_again_is_read_from_its_first_message(
+    checkpoint: str,
+) -> None:
+    with EmbeddedCluster() as cluster:
+        fill(cluster, 300)
+        given = {"nameServer": cluster.name_server, "topic": "T", "columns": "queueOffset"}
+        options = parse_options({**given, "failOnDataLoss": "false"}, scope="stream")
+        reader = UnlimitedStreamReader(options)
+        partitions = reader.partitions(json.loads(checkpoint), reader.latestOffset())
+
+        batches = [batch for each in partitions for batch in reader.read(each)]
+
+    assert sum(batch.num_rows for batch in batches) == 300
+
+
+def test_a_queue_that_was_filled_again_before_its_first_message_came_is_a_loss(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedCluster(tmp_path / "lost") as cluster:
+        fill(cluster, 100)
+        query = Query(cluster, startingOffsets="latest")
+        begin = json.dumps(query.reader.initialOffset())
+        # Without a new message, no batch begins.
+        assert query.batch(begin) == begin
+    with EmbeddedCluster() as cluster:
+        fill(cluster, 300)
+
+        with pytest.raises(DataLossError, match="T/broker-a/0: the queue was emptied and filled"):
+            Query(cluster).batch(begin)
+
+
+def test_a_queue_filled_again_while_its_broker_was_waited_for_is_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 1_000
+
+    def discover_after_wait(*args: Any, **named: Any) -> Any:
+        nonlocal now_ms
+        now_ms += 3_000
+        cluster.kill()
+        shutil.rmtree(tmp_path / "data")
+        cluster.start()
+        fill(cluster, 300)
+        return discovery.discover(*args, **named)
+
+    with EmbeddedCluster(tmp_path / "data") as cluster:
+        fill(cluster, 100)
+        clock = SimpleNamespace(monotonic_ms=lambda: now_ms)
+        monkeypatch.setattr("sparrowmq.spark.queue_watch.clock", clock)
+        query = Query(cluster)
+        end = query.batch(None)
+        # A query without new messages looks every 10 ms.
+        now_ms += 60
+        monkeypatch.setattr("sparrowmq.spark.queue_watch.discover", discover_after_wait)
+
+        with pytest.raises(DataLossError, match="T/broker-a/0: the queue was emptied and filled"):
+            query.batch(end)
 
 
 def test_the_same_store_after_a_restart_is_no_loss(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,6 +144,32 @@ def test_a_stream_reads_once_what_was_written_twice(
     assert read(spark, cluster, "twice").count() == 172
     found = [bytes(row.body) for row in spark.read.parquet(str(tmp_path / "table")).collect()]
     assert sorted([*bodies, b"a", b"a"]) == sorted(found)
+
+
+def test_a_stream_keeps_the_messages_of_a_queue_that_was_filled_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place = {"topic": "T", "brokerName": "broker-a", "queueId": 0, "queueOffset": 0}
+    (tmp_path / "read").mkdir()
+    for number in range(2):
+        row = {**place, "properties": {"UNIQ_KEY": f"id-{number}"}}
+        (tmp_path / "read" / f"{number}.json").write_text(json.dumps(row))
+    kinds = "topic string, brokerName string, queueId int, queueOffset bigint"
+    rows = spark.readStream.schema(f"{kinds}, properties map<string,string>")
+
+    query = (
+        exactly_once(rows.json(str(tmp_path / "read")))
+        .selectExpr("properties['UNIQ_KEY'] AS id")
+        .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .format("parquet")
+        .option("path", str(tmp_path / "table"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    found = spark.read.parquet(str(tmp_path / "table")).collect()
+    assert sorted(row.id for row in found) == ["id-0", "id-1"]
 
 
 def test_a_read_without_the_columns_cannot_be_made_exactly_once(

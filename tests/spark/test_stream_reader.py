@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.lag import lag_of
 from sparrowmq.spark.lag_listener import LagListener
+from sparrowmq.spark.narrowing import Narrowing
 from sparrowmq.spark.options import SourceOptions, parse_options
 from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.stream_reader import RocketMQStreamReader
@@ -136,6 +138,23 @@ def test_available_now_freezes_its_end(fake_cluster: FakeCluster) -> None:
     assert end == stream.latestOffset(end, ALL)
 
 
+def test_available_now_waits_for_a_broker_that_starts_when_the_query_does(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrowmq.spark.queue_watch.BOUNDS_AGE_MS_MAX", 60_000)
+    fake_cluster.create_topic("T", queues=1)
+    stream = make_stream(fake_cluster)
+    stream.prepareForTriggerAvailableNow()
+    # It is there when it is asked for once more.
+    fake_cluster.create_topic("T", queues=2)
+    fake_cluster.append("T", 1, 3)
+
+    assert offsets_of(0, 0) == stream.latestOffset(offsets_of(0, 0), ALL)
+    fake_cluster.request_codes.clear()
+    assert offsets_of(0, 0) == stream.latestOffset(offsets_of(0, 0), ALL)
+    assert not fake_cluster.request_codes
+
+
 def test_a_new_queue_is_found_between_batches(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T", queues=1)
     stream = make_stream(fake_cluster)
@@ -159,6 +178,24 @@ def test_a_replayed_batch_is_planned_by_a_reader_that_knows_nothing(
     partitions = stream.partitions(offsets_of(2), offsets_of(5))
 
     assert rows_of(stream, partitions) == [(0, 2), (0, 3), (0, 4)]
+
+
+def test_the_group_makes_all_pulls_of_a_plan_and_a_read(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    time = {"startingOffsets": "", "startingTimestamp": str(BORN_MS + 4), "group": "G"}
+    stream = make_stream(fake_cluster, maxBytesPerTrigger="1", **time)
+    narrowing = Narrowing(stored_us=((BORN_MS + 6) * 1000, None))
+    batch = make_batch(fake_cluster, **time)
+    narrowed = RocketMQReader(replace(batch._options, narrowing=narrowing))
+
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+
+    assert rows_of(stream, stream.partitions(start, end)) == [(0, 3)]
+    assert len(rows_of(batch, batch.partitions())) == 6
+    assert len(rows_of(narrowed, narrowed.partitions())) == 6
+    assert fake_cluster.pull_groups == {"G"}
 
 
 def test_what_is_processed_is_committed_under_the_group(fake_cluster: FakeCluster) -> None:
@@ -240,6 +277,29 @@ def test_a_queue_that_is_gone_is_waited_for_once_and_read_when_it_comes_back(
     assert third == fourth == offsets_of(2, 1)
 
 
+def test_a_topic_that_is_gone_is_waited_for_once_and_read_when_it_comes_back(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.create_topic("U")
+    stream = make_stream(fake_cluster, failOnDataLoss="false", topic="T,U")
+    start = stream.initialOffset()
+    held = fake_cluster.topics.pop("U")
+    fake_cluster.append("T", 0, 2)
+    first = stream.latestOffset(start, ALL)
+    fake_cluster.request_codes.clear()
+    second = stream.latestOffset(first, ALL)
+    asked = fake_cluster.request_codes.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    fake_cluster.topics["U"] = held
+    fake_cluster.append("U", 1, 1)
+    third = stream.latestOffset(second, ALL)
+
+    assert first == second == offsets_of(2, 0) | offsets_of(0, 0, topic="U")
+    assert asked == 2
+    assert caplog.text.count("U/broker-a/1: it is not there any more; offset 0") == 1
+    assert third == offsets_of(2, 0) | offsets_of(0, 1, topic="U")
+
+
 def test_a_deleted_topic_is_one_clear_error(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T")
     stream = make_stream(fake_cluster)
@@ -267,6 +327,47 @@ def test_the_checkpoint_of_another_topic_is_one_clear_error_at_once(
     words = "sparrowmq: the checkpoint has offsets of topic 'U', and this query reads T; give"
     assert str(caught.value).startswith(words)
     assert lenient.latestOffset(start, ALL) == start | offsets_of(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"topicPattern": "T.*"}, "offsets of topic 'U', and this query reads the topics that mat"),
+        ({"assign": '{"T": {"broker-a": [0, 1]}}'}, "offsets of queue U/broker-a/0, and this quer"),
+        (
+            {"assign": '{"T": {"broker-a": [0]}, "U": {"broker-a": [0, 1]}}'},
+            "of queue T/broker-a/1",
+        ),
+    ],
+)
+def test_the_checkpoint_of_other_queues_is_one_clear_error_at_once(
+    fake_cluster: FakeCluster, changed: dict[str, str], words: str
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.create_topic("U")
+    fake_cluster.append("T", 0, 3)
+    start = offsets_of(0, 0, topic="U") | offsets_of(0, 0)
+    changed = {"topic": "", "waitForBrokers": "10m", **changed}
+
+    with pytest.raises(RocketMQError, match=words):
+        make_stream(fake_cluster, **changed).latestOffset(start, ALL)
+    end = make_stream(fake_cluster, failOnDataLoss="false", **changed).latestOffset(start, ALL)
+    assert end == start | offsets_of(3, 0)
+
+
+def test_without_limits_too_the_checkpoint_of_another_topic_is_one_clear_error(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 3)
+    start = offsets_of(5, 5, topic="U") | offsets_of(0, 0)
+    strict = UnlimitedStreamReader(options_of(fake_cluster))
+    lenient = UnlimitedStreamReader(options_of(fake_cluster, failOnDataLoss="false"))
+    planned = strict.latestOffset()
+
+    with pytest.raises(RocketMQError, match="the checkpoint has offsets of topic 'U'"):
+        strict.partitions(start, planned)
+    assert rows_of(lenient, lenient.partitions(start, planned)) == [(0, 0), (0, 1), (0, 2)]
 
 
 def test_a_query_goes_on_when_its_queues_come_back(
@@ -489,6 +590,29 @@ def test_a_filter_hides_no_loss(fake_cluster: FakeCluster) -> None:
         list(batch.read(partition))
 
     assert "offsets 0 to 3 cannot be read" in str(caught.value)
+
+
+BUSY = (ResponseCode.SYSTEM_BUSY, 0)
+
+
+def test_a_query_waits_for_a_broker_that_stops_after_it_has_given_the_ends(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    time = {"startingOffsets": "", "startingTimestamp": str(BORN_MS + 4)}
+    stream = make_stream(fake_cluster, maxBytesPerTrigger="1", **time)
+    fake_cluster.answers = [BUSY]
+    start = stream.initialOffset()
+    fake_cluster.answers = [BUSY]
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    fake_cluster.answers = [BUSY]
+    batch = make_batch(fake_cluster, waitForBrokers="400ms", **time)
+    read = rows_of(batch, batch.partitions())
+
+    assert (start, end) == (offsets_of(3), offsets_of(4))
+    assert [(0, offset) for offset in range(3, 9)] == read
+    assert caplog.text.count("waits up to 0 s: answer code 2 from") == 3
 
 
 def test_a_batch_waits_for_enough_rows_but_not_for_ever(

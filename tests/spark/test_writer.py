@@ -255,6 +255,10 @@ def test_delayed_rows_wait(cluster: EmbeddedCluster) -> None:
             {"body": [b"x"], "brokerName": ["broker-a"], "queueId": pa.array([None], pa.int32())},
             "row 0 names broker 'broker-a' and no queue",
         ),
+        (
+            {"body": [b"x"], "brokerName": ["broker-a"], "queueId": pa.array([-1], pa.int32())},
+            "row 0 names queue -1; queues are numbered from 0",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_sent_is_one_clear_error(

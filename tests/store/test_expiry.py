@@ -139,6 +139,22 @@ def test_files_go_whose_messages_are_all_older_and_everything_follows(
     assert (store.queues.min_offset("T", 0), store.queues.max_offset("T", 0)) == (low, 60)
 
 
+def test_queue_whose_messages_have_all_expired_is_searched_at_its_end(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    for number in range(3):
+        store.put(new_record(b"x", topic="quiet"), timestamp_ms=number)
+    fill(store, new_record, range(60))
+
+    assert expire(store) is not None
+
+    queues, times = store.queues, (0, 1, 99_999)
+    assert (queues.min_offset("quiet", 0), queues.max_offset("quiet", 0)) == (3, 3)
+    assert [queues.offset_by_time("quiet", 0, time_ms) for time_ms in times] == [3, 3, 3]
+    assert [queues.boundary("quiet", 0, time_ms) for time_ms in times] == [3, 3, 3]
+
+
 def test_a_query_goes_on_while_what_it_looks_at_expires(
     tmp_path: Path, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:

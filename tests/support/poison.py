@@ -13,7 +13,13 @@ TIMEOUT_MS = 5_000
 
 
 def send_stored(
-    address: str, queue: MessageQueue, body: bytes, *, sys_flag: int = COMPRESSED, msg_id: str = ""
+    address: str,
+    queue: MessageQueue,
+    body: bytes,
+    *,
+    sys_flag: int = COMPRESSED,
+    msg_id: str = "",
+    born_timestamp_ms: int = 1_795_252_251_792,
 ) -> str:
     """Send a message whose body is stored as it is given, whatever the sys flag says of it.
 
@@ -26,7 +32,7 @@ def send_stored(
         default_topic_queue_nums=4,
         queue_id=queue.queue_id,
         sys_flag=sys_flag,
-        born_timestamp_ms=1_795_252_251_792,
+        born_timestamp_ms=born_timestamp_ms,
         flag=0,
         properties=f"UNIQ_KEY\x01{msg_id}" if msg_id else "",
         reconsume_times=0,

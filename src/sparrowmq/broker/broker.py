@@ -248,6 +248,10 @@ class Broker:
             *clients.forget_connection(self.state, connection, now_ms=now_ms),
         ]
 
+    def give_up(self, connection: Connection, opaque: int) -> Sequence[Output]:
+        """Answer a waiting pop, whose consumer has gone, without messages."""
+        return pop.give_up(self.state, connection, opaque)
+
     def settle(self, *, now_ms: int) -> list[Output]:
         """Write appended messages, show them to readers, and answer the sends and pulls that wait.
 
@@ -355,6 +359,7 @@ class Broker:
         outputs: list[Output] = []
         state.locks.drop_expired(now_ms=now_ms)
         state.pops.forget_ways(now_ms)
+        pop.forget_expired(state)
         state.pops.note_time(now_ms)
         if state.plans.drop_unasked(now_ms):
             state.journal.ask()
@@ -411,7 +416,8 @@ class Broker:
             text = f"the flush is put off, and tried again every tick: {error}"
             return [] if was_short else [Fact(text, warning=True)]
         if error is not None:
-            return pending.fail_flush()
+            # The offsets that wait for this flush are never written.
+            return pending.fail_flush() + pending.fail_offsets(str(error))
         self._flush_is_short = False
         self._saving.note_flushed()
         released = pending.note_flushed(store.flushed_position, now_ms=now_ms)
@@ -438,9 +444,9 @@ class Broker:
         """Ask for a last write of all changed tables, before the broker stops."""
         self._saving.ask_last()
 
-    def saved(self, work: SaveWork, error: Exception | None) -> None:
-        """Process the end of a round of config writing."""
-        self._saving.saved(work, error)
+    def saved(self, work: SaveWork, error: Exception | None) -> list[Output]:
+        """Process the end of a round of config writing; return the replies that waited for it."""
+        return self._saving.saved(work, error)
 
     def expiry_work(
         self, *, now_ms: int, timestamp_ms: int

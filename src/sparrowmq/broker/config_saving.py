@@ -6,9 +6,10 @@ A reply that depends on a change waits until the journal has the change. The tab
 change came for an interval, when the journal has grown long, and at the end. The files replace the
 journal before them; after a clean stop there is no journal.
 
-Committed offsets and the progress of delayed messages change constantly, and no reply waits for
-them. Their tables are copied once in an interval, as in RocketMQ, and each copy is written once the
-log is flushed as far as it was written at the copy (`FlushGate`).
+Committed offsets and the progress of delayed messages change constantly, and only the deletion of
+a topic or a group waits for them: its offsets must not come back. Their tables are copied once in
+an interval, as in RocketMQ, and each copy is written once the log is flushed as far as it was
+written at the copy (`FlushGate`).
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class SaveWork(NamedTuple):
             start recognizes the files.
         ends_journal: whether the files contain all changes of the journal up to that segment, so
             that the segments are removed.
+        has_offsets_round: whether the copy of the offsets is that of the round of `offset_saves`.
     """
 
     number: int
@@ -117,6 +119,7 @@ class SaveWork(NamedTuple):
     filed: FiledVersions | None = None
     segment: int = 0
     ends_journal: bool = False
+    has_offsets_round: bool = False
 
     @property
     def files(self) -> list[str]:
@@ -165,6 +168,8 @@ class ConfigSaving:
             DELAYS_FILE: FlushGate(),
             TIMER_CHECK_FILE: FlushGate(),
         }
+        # Whether the gate has the copy of the offsets that a reply waits for.
+        self._holds_round = False
         # The committed offsets that were beyond their queue's end at the start.
         self.offsets_cut = 0
 
@@ -313,32 +318,7 @@ class ConfigSaving:
         number = state.saves.begin()
         if number is None:
             return None
-        store = state.store
-        tables: dict[str, Struct] = {}
-        # Groups that pull consume what they can read; popped messages are acknowledged, and
-        # delayed ones delivered, in the last records of the log.
-        offsets_position = (
-            store.appended_position if state.offsets.has_popped else store.readable_position
-        )
-        for name, progress, position in (
-            (OFFSETS_FILE, state.offsets, offsets_position),
-            (DELAYS_FILE, state.delays, store.appended_position),
-            (TIMER_CHECK_FILE, state.timers, store.appended_position),
-        ):
-            gate = self._gates[name]
-            tables |= gate.take(store.flushed_position) or {}
-            # The table of pops needs the offsets of its time in their file, which is written first.
-            is_with_pops = name == OFFSETS_FILE and state.pops.is_changed
-            is_due = self._is_copy_due and (progress.is_changed or is_with_pops)
-            if is_due and gate.is_empty:
-                progress.is_changed = False
-                held: dict[str, Struct] = {name: progress.table()}
-                if is_with_pops:
-                    state.pops.is_changed = False
-                    held[POPS_FILE] = state.pops.table()
-                gate.hold(held, position=position)
-                tables |= gate.take(store.flushed_position) or {}
-        self._is_copy_due = False
+        tables, has_offsets_round = self._take_progress()
         if state.audit.is_changed:
             tables[AUDIT_FILE] = state.audit.table()
             state.audit.is_changed = False
@@ -348,7 +328,7 @@ class ConfigSaving:
             state.saves.finish()
             return None
         if not due:
-            return SaveWork(number, tables)
+            return SaveWork(number, tables, has_offsets_round=has_offsets_round)
         filed = self._filed
         if TOPICS_FILE in due:
             tables[TOPICS_FILE] = state.topics.table()
@@ -368,18 +348,79 @@ class ConfigSaving:
         self._begin_segment()
         for name in due:
             self._unfiled.pop(name, None)
-        return SaveWork(number, tables, locks, filed, segment, ends_journal=not self._unfiled)
+        return SaveWork(
+            number,
+            tables,
+            locks,
+            filed,
+            segment,
+            ends_journal=not self._unfiled,
+            has_offsets_round=has_offsets_round,
+        )
 
-    def saved(self, work: SaveWork, error: Exception | None) -> None:
-        """Process the end of a round of config writing."""
+    def _take_progress(self) -> tuple[dict[str, Struct], bool]:
+        """Return the copies of progress that may be written now, and whether a reply waits for one.
+
+        The copies are new ones, if they are due, or those that have waited for the flush.
+        """
+        state = self._state
+        store = state.store
+        tables: dict[str, Struct] = {}
+        # Groups that pull consume what they can read; popped messages are acknowledged, and
+        # delayed ones delivered, in the last records of the log.
+        offsets_position = (
+            store.appended_position if state.offsets.has_popped else store.readable_position
+        )
+        has_offsets_round = is_blocked = False
+        for name, progress, position in (
+            (OFFSETS_FILE, state.offsets, offsets_position),
+            (DELAYS_FILE, state.delays, store.appended_position),
+            (TIMER_CHECK_FILE, state.timers, store.appended_position),
+        ):
+            gate, is_of_offsets = self._gates[name], name == OFFSETS_FILE
+            taken = gate.take(store.flushed_position) or {}
+            # The table of pops needs the offsets of its time in their file, which is written first.
+            is_with_pops = is_of_offsets and state.pops.is_changed
+            is_awaited = is_of_offsets and state.offset_saves.is_asked
+            is_due = self._is_copy_due or is_awaited
+            is_due &= progress.is_changed or is_with_pops
+            if is_of_offsets and taken:
+                # A copy that a reply waits for is written before the next one is made.
+                is_blocked = has_offsets_round = self._holds_round
+            if is_due and gate.is_empty and not (is_of_offsets and is_blocked):
+                progress.is_changed = False
+                held: dict[str, Struct] = {name: progress.table()}
+                if is_with_pops:
+                    state.pops.is_changed = False
+                    held[POPS_FILE] = state.pops.table()
+                gate.hold(held, position=position)
+                if is_of_offsets:
+                    self._holds_round = state.offset_saves.begin() is not None
+                if newest := gate.take(store.flushed_position):
+                    taken |= newest
+                    has_offsets_round |= is_of_offsets and self._holds_round
+            tables |= taken
+        self._is_copy_due &= is_blocked
+        return tables, has_offsets_round
+
+    def saved(self, work: SaveWork, error: Exception | None) -> list[Output]:
+        """Process the end of a round of config writing; return the replies that waited for it."""
         state = self._state
         state.saves.finish()
+        released: list[Output] = []
+        if work.has_offsets_round:
+            if error is not None:
+                released = state.pending.fail_offsets(str(error))
+            self._holds_round = False
+            state.offset_saves.finish()
+        if state.offset_saves.is_asked:
+            state.saves.ask()
         if error is None:
             if work.ends_journal:
                 self._change_count = 0
             if POPS_FILE in work.tables:
                 state.pops.table_written()
-            return
+            return state.pending.note_rounds() if work.has_offsets_round else []
         state.offsets.is_changed |= OFFSETS_FILE in work.tables
         state.delays.is_changed |= DELAYS_FILE in work.tables
         state.timers.is_changed |= TIMER_CHECK_FILE in work.tables
@@ -388,6 +429,7 @@ class ConfigSaving:
         for name in _FILES.values():
             if name in work.files:
                 self._unfiled.setdefault(name, 0)
+        return released
 
 
 _FILES: Mapping[type[Struct], str] = {

@@ -305,11 +305,17 @@ class ProducerGroups:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Connection, ListedMember]] = {}
+        # Each connection's groups.
+        self._of_connection: dict[Connection, dict[str, None]] = {}
         self._chosen_count = 0
-        # By client id; if several connections have one id, the last of them.
+        # By client id; if several connections have one id, the last of them. Replies go there, so
+        # no account takes an id that a connection of another account has.
         self._clients: dict[str, Connection] = {}
-        # The client id of each member's last heartbeat.
-        self._ids: dict[Connection, str] = {}
+        # Each connection's last heartbeat.
+        self._last: dict[Connection, ListedMember] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
 
     def choose(self, group: str, may: Callable[[ListedMember], bool]) -> Connection | None:
         """Return the next of a group's members that `may` accepts, in turn; None without any."""
@@ -334,13 +340,17 @@ class ProducerGroups:
     def heartbeat(self, group: str, member: ListedMember, connection: Connection) -> None:
         """Apply one producer group's part of a heartbeat."""
         self._groups.setdefault(group, {})[connection] = member
-        if self._ids.get(connection) != member.client_id:
+        self._of_connection.setdefault(connection, {})[group] = None
+        last = self._last.get(connection)
+        if last is not None and last.client_id != member.client_id:
             self._forget_id(connection)
-        self._ids[connection] = member.client_id
-        self._clients[member.client_id] = connection
+        self._last[connection] = member
+        owner = self._clients.get(member.client_id)
+        if owner is None or self._last[owner].access_key == member.access_key:
+            self._clients[member.client_id] = connection
 
     def _forget_id(self, connection: Connection) -> None:
-        client_id = self._ids.pop(connection, "")
+        client_id = self._last.pop(connection).client_id
         if self._clients.get(client_id) is connection:
             del self._clients[client_id]
 
@@ -351,12 +361,15 @@ class ProducerGroups:
             return
         if not members:
             del self._groups[group]
-        if not any(connection in others for others in self._groups.values()):
+        names = self._of_connection[connection]
+        del names[group]
+        if not names:
+            del self._of_connection[connection]
             self._forget_id(connection)
 
     def leave_all(self, connection: Connection) -> None:
         """Remove a connection from every group."""
-        for name in [name for name, members in self._groups.items() if connection in members]:
+        for name in list(self._of_connection.get(connection, ())):
             self.leave(name, connection)
 
     def expire(self, now_ms: int) -> None:

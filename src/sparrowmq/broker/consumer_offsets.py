@@ -18,6 +18,10 @@ class ConsumerOffsets:
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[int, int]] = {}
+        # What does not count as consumed, since a group may begin at a queue's end: the sums of the
+        # offsets at which groups began; and these offsets of queues without a commit, by queue id.
+        self._begun_sums: dict[str, int] = {}
+        self._begun: dict[str, dict[int, int]] = {}
         self.is_changed = False
         # The keys of groups that pop, and the offsets that were set in other ways than by pops.
         self._popped: set[str] = set()
@@ -66,8 +70,33 @@ class ConsumerOffsets:
             yield ConsumerOffsetTable(offset_table=part)
 
     def totals(self) -> dict[str, int]:
-        """Return how many messages each group has consumed, by `topic@group`."""
-        return {key: sum(queues.values()) for key, queues in self._offsets.items()}
+        """Return how many messages each group has consumed, by `topic@group`.
+
+        The total of a loaded group counts from offset 0.
+        """
+        return {key: self._total(key) for key in self._offsets}
+
+    def find_total(self, group: str, topic: str) -> int | None:
+        """Return how many messages of a topic a group has consumed, None without a commit."""
+        key = f"{topic}{_SEPARATOR}{group}"
+        return self._total(key) if key in self._offsets else None
+
+    def _total(self, key: str) -> int:
+        return sum(self._offsets[key].values()) - self._begun_sums.get(key, 0)
+
+    def _put(self, key: str, queue_id: int, offset: int) -> None:
+        queues = self._offsets.setdefault(key, {})
+        if queue_id not in queues:
+            begun = self._begun.get(key, {}).pop(queue_id, offset)
+            self._begun_sums[key] = self._begun_sums.get(key, 0) + begun
+        queues[queue_id] = offset
+        self.is_changed = True
+
+    def note_begin(self, group: str, topic: str, queue_id: int, *, offset: int) -> None:
+        """Note where a group pulls first, unless it has committed an offset of the queue."""
+        key = f"{topic}{_SEPARATOR}{group}"
+        if queue_id not in self._offsets.get(key, ()):
+            self._begun.setdefault(key, {}).setdefault(queue_id, offset)
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset, or None if the group has committed none."""
@@ -77,8 +106,7 @@ class ConsumerOffsets:
     def commit(self, group: str, topic: str, queue_id: int, *, offset: int) -> None:
         """Store an offset, even one below the stored offset, as a reset or a seek needs."""
         key = f"{topic}{_SEPARATOR}{group}"
-        self._offsets.setdefault(key, {})[queue_id] = offset
-        self.is_changed = True
+        self._put(key, queue_id, offset)
         if key in self._popped:
             self._moved[group, topic, queue_id] = offset
 
@@ -89,8 +117,7 @@ class ConsumerOffsets:
         """
         key = f"{topic}{_SEPARATOR}{group}"
         self._popped.add(key)
-        self._offsets.setdefault(key, {})[queue_id] = offset
-        self.is_changed = True
+        self._put(key, queue_id, offset)
 
     @property
     def has_popped(self) -> bool:
@@ -111,11 +138,9 @@ class ConsumerOffsets:
         out of order, so a pull that was under way in a handover would set the group back.
         """
         key = f"{topic}{_SEPARATOR}{group}"
-        queues = self._offsets.setdefault(key, {})
-        known = queues.get(queue_id)
+        known = self._offsets.get(key, {}).get(queue_id)
         if known is None or offset > known:
-            queues[queue_id] = offset
-            self.is_changed = True
+            self._put(key, queue_id, offset)
             if key in self._popped:
                 self._moved[group, topic, queue_id] = offset
 
@@ -144,17 +169,22 @@ class ConsumerOffsets:
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
+        suffix = _SEPARATOR + group
+        self._begun = {k: v for k, v in self._begun.items() if not k.endswith(suffix)}
         for topic in self.topics_of_group(group):
             self._remove(group, topic)
 
     def remove_topic(self, topic: str) -> None:
         """Forget all offsets of a topic."""
+        prefix = topic + _SEPARATOR
+        self._begun = {k: v for k, v in self._begun.items() if not k.startswith(prefix)}
         for group in self.groups_of_topic(topic):
             self._remove(group, topic)
 
     def _remove(self, group: str, topic: str) -> None:
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._offsets.pop(key)
+        self._begun_sums.pop(key, None)
         self.is_changed = True
         if key in self._popped:
             self._popped.discard(key)

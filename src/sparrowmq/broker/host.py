@@ -232,7 +232,7 @@ class BrokerHost:
 
     def _saved(self, work: SaveWork, error: Exception | None) -> None:
         self._note("config files", "written", error)
-        self._broker.saved(work, error)
+        self._world.perform(self._broker.saved(work, error))
 
     def _expired(self, work: ExpiryWork, error: Exception | None) -> None:
         self._world.perform(self._broker.expired(work, error))

@@ -86,11 +86,9 @@ class LockWaits:
     def _take_if(self, is_wanted: Callable[[LockWait], bool]) -> list[LockWait]:
         taken: list[LockWait] = []
         for key, waits in list(self._waits.items()):
-            gone = [wait for wait in waits if is_wanted(wait)]
-            if not gone:
-                continue
-            taken += gone
-            kept = [wait for wait in waits if wait not in gone]
+            kept: list[LockWait] = []
+            for wait in waits:
+                (taken if is_wanted(wait) else kept).append(wait)
             if kept:
                 self._waits[key] = kept
             else:

@@ -34,10 +34,16 @@ _CONDITION_CHARACTER_COST = 4
 
 
 class MessageFilter(NamedTuple):
-    """The filters of a subscription; a filter that is None leaves no message out."""
+    """The filters of a subscription; a filter that is None leaves no message out.
+
+    Args:
+        tags: the tags of `tags_codes`. Pulls compare only the codes, as in RocketMQ, where their
+            consumers compare the tags themselves.
+    """
 
     tags_codes: frozenset[int] | None = None
     condition: Condition | None = None
+    tags: frozenset[str] = frozenset()
 
 
 def make_filter(data: SubscriptionData) -> MessageFilter:
@@ -54,7 +60,7 @@ def make_filter(data: SubscriptionData) -> MessageFilter:
         )
     if data.sub_string == SUBSCRIBE_ALL or not data.code_set:
         return MessageFilter()
-    return MessageFilter(tags_codes=frozenset(data.code_set))
+    return MessageFilter(tags_codes=frozenset(data.code_set), tags=data.tags_set)
 
 
 def keep_matching(

@@ -3,7 +3,8 @@
 Replies to sends wait for a position of the commit log: until the log is written up to it, at the
 end of the turn, or until the log is flushed up to it. These replies wait in queues, in the order of
 their positions. Replies to changes of topics and groups wait for rounds of journalling and
-registration. They are few, so they wait in a list. A reply that waits for a round and a position
+registration, and those to deletions for a write of the offsets. They are few, so they wait in a
+list. A reply that waits for a round and a position
 waits in the list first, and may then have the position of an earlier turn.
 """
 
@@ -43,6 +44,7 @@ class _Awaiting(msgspec.Struct, frozen=True):
 class _AwaitingRounds(NamedTuple):
     journal_round: int
     registration_round: int
+    offsets_round: int
     waits_for_flush: bool
     position: int
     since_ms: int
@@ -55,14 +57,16 @@ class PendingReplies:
     Args:
         journal: the journalling rounds, which write changes of the configuration.
         registrations: the rounds of registration at the name servers.
+        offset_saves: the writes of the committed offsets.
 
     Attributes:
         latency: how long the answers to sends were held back.
     """
 
-    def __init__(self, journal: Rounds, registrations: Rounds) -> None:
+    def __init__(self, journal: Rounds, registrations: Rounds, offset_saves: Rounds) -> None:
         self._journal = journal
         self._registrations = registrations
+        self._offset_saves = offset_saves
         self.latency = PutLatency()
         self._written_position = self._flushed_position = 0
         self._for_write: deque[_Awaiting] = deque()
@@ -100,13 +104,20 @@ class PendingReplies:
         *,
         journal_round: int = 0,
         registration_round: int = 0,
+        offsets_round: int = 0,
         position: int = 0,
         waits_for_flush: bool = False,
         now_ms: int,
     ) -> list[Output]:
-        """Hold a reply until both rounds have ended, and then as `add` does."""
+        """Hold a reply until all rounds have ended, and then as `add` does."""
         entry = _AwaitingRounds(
-            journal_round, registration_round, waits_for_flush, position, now_ms, reply
+            journal_round,
+            registration_round,
+            offsets_round,
+            waits_for_flush,
+            position,
+            now_ms,
+            reply,
         )
         if self._waits_for_rounds(entry):
             self._for_rounds.append(entry)
@@ -192,6 +203,7 @@ class PendingReplies:
         return (
             entry.journal_round > self._journal.finished
             or entry.registration_round > self._registrations.finished
+            or entry.offsets_round > self._offset_saves.finished
         )
 
     def _add_entry(self, entry: _AwaitingRounds) -> Sequence[Output]:
@@ -216,6 +228,18 @@ class PendingReplies:
             code = ResponseCode.FLUSH_DISK_TIMEOUT if has_record else ResponseCode.SYSTEM_ERROR
             remark = f"the configuration could not be written: {reason}"
             released.append(_failed(entry.reply, code, remark))
+        return released
+
+    def fail_offsets(self, reason: str) -> list[Output]:
+        """Answer SYSTEM_ERROR to the requests that wait for the running write of the offsets."""
+        rounds, remark = self._offset_saves, f"the offsets could not be written: {reason}"
+        waiting, self._for_rounds = self._for_rounds, []
+        released: list[Output] = []
+        for entry in waiting:
+            if rounds.finished < entry.offsets_round <= rounds.begun:
+                released.append(_failed(entry.reply, ResponseCode.SYSTEM_ERROR, remark))
+            else:
+                self._for_rounds.append(entry)
         return released
 
     def forget(self, connection: Connection) -> None:

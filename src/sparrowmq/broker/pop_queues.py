@@ -61,6 +61,10 @@ CHANGES_PER_TABLE = 20_000
 TABLE_INTERVAL_MS = 600_000
 # The places of one connection's pops that are known; older ones are forgotten.
 PLACES_PER_CONNECTION_MAX = 8_192
+# The queues that one look for expired messages takes, some 10 ms.
+LOOKED_AT_ONCE_MAX = 10_000
+# The groups that consume one topic by pops: each message of the topic looks for their waiting pops.
+GROUPS_PER_TOPIC_MAX = 1_024
 # Outdated times that the heap may have beside one for each message in flight.
 _OUTDATED_MAX = 4_096
 
@@ -144,12 +148,14 @@ class PopQueues:
         # When a group last popped from a topic, or pulled.
         self._popped: dict[tuple[str, str], int] = {}
         self._pulled: dict[tuple[str, str], int] = {}
-        # By topic the groups whose pops have waited lately; by connection the places.
-        self._waiting: dict[str, set[str]] = {}
+        # By topic the groups that have popped lately; by connection the places where pops wait.
+        self._groups: dict[str, set[str]] = {}
         self._places: dict[Connection, dict[Place, None]] = {}
         # An entry is void if the message in flight has another time.
         self._due: list[_Due] = []
         self._in_flight = 0
+        # The queues that `find_expired` has not looked at in its present round.
+        self._unlooked: list[QueueKey] = []
         # The changes that the log does not have yet.
         self._changes: list[PopChange] = []
         self._log_offset = 0
@@ -306,6 +312,12 @@ class PopQueues:
     def note_pop(self, group: str, topic: str, *, now_ms: int) -> None:
         """Note that a group consumes a topic by pops."""
         self._popped[group, topic] = now_ms
+        self._groups.setdefault(topic, set()).add(group)
+
+    def may_pop(self, group: str, topic: str) -> bool:
+        """Return whether one more group may consume the topic by pops, unless it does already."""
+        groups = self._groups.get(topic, ())
+        return group in groups or len(groups) < GROUPS_PER_TOPIC_MAX
 
     def may_pull(self, group: str, topic: str, *, now_ms: int) -> bool:
         """Note a pull; return False if the group consumes the topic by pops."""
@@ -334,11 +346,10 @@ class PopQueues:
         topics: dict[str, set[str]] = {}
         for group, topic in self._popped:
             topics.setdefault(topic, set()).add(group)
-        self._waiting = topics
+        self._groups = topics
 
-    def note_waiting(self, connection: Connection, place: Place, group: str, topic: str) -> None:
+    def note_waiting(self, connection: Connection, place: Place) -> None:
         """Note that a pop waits at a place."""
-        self._waiting.setdefault(topic, set()).add(group)
         places = self._places.setdefault(connection, {})
         places[place] = None
         if len(places) > PLACES_PER_CONNECTION_MAX:
@@ -346,7 +357,7 @@ class PopQueues:
 
     def waiting_groups(self, topic: str) -> list[str]:
         """Return the groups whose pops may wait for a topic's messages, sorted."""
-        return sorted(self._waiting[topic]) if topic in self._waiting else []
+        return sorted(self._groups[topic]) if topic in self._groups else []
 
     def forget_waiting(self, connection: Connection) -> Iterable[Place]:
         """Forget a closed connection; return the places where its pops waited."""
@@ -363,6 +374,26 @@ class PopQueues:
                 heappush(self._due, due._replace(offsets=due.offsets[left:]))
                 due = due._replace(offsets=due.offsets[:left])
             found += self._find_due(due)
+        return found
+
+    def find_expired(self, begin_of: Callable[[str, int], int]) -> list[tuple[PopQueue, list[int]]]:
+        """Return messages in flight that no reader gets any more; `finish` them.
+
+        A group that pops no more would keep their places, of which all groups have `POPPED_MAX`.
+        A call looks at `LOOKED_AT_ONCE_MAX` queues, and the next one at the next.
+
+        Args:
+            begin_of: returns the first offset that is left of a topic's queue.
+        """
+        if not self._unlooked:
+            self._unlooked = list(self._queues)
+        keys = self._unlooked[-LOOKED_AT_ONCE_MAX:]
+        del self._unlooked[-LOOKED_AT_ONCE_MAX:]
+        found: list[tuple[PopQueue, list[int]]] = []
+        for key in keys:
+            queue, begin = self._queues.get(key), begin_of(key.topic, key.queue_id)
+            if queue is not None and queue.commit_offset < begin:
+                found.append((queue, [offset for offset in queue.flights if offset < begin]))
         return found
 
     def pass_time(self, duration_ms: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, TypeAlias
@@ -141,42 +141,56 @@ class PullHold:
         drained, self._drained = self._drained, []
         return drained
 
-    def wake(self, topic: str, queue_id: int, *, next_offset: int, tags_code: int) -> None:
-        """End the wait of the pulls that want the message just before `next_offset`.
+    def wake(
+        self, topic: str, queue_id: int, *, next_offset: int, tags_codes: Collection[int]
+    ) -> None:
+        """End the wait of the pulls that want one of the messages before `next_offset`.
 
-        A pull whose tags do not match the message stays held. The caller evaluates conditions.
+        A pull stays held if its tags match none of the messages, whose codes are given. The caller
+        evaluates conditions.
         """
         groups = self._by_queue.get((topic, queue_id))
         if not groups:
             return
+        # Once for all messages of a batch, which may have a tag each.
+        codes = frozenset(tags_codes)
         met = [
             wanted
             for wanted in groups
             if next_offset > wanted.queue_offset
-            and (wanted.tags_codes is None or tags_code in wanted.tags_codes)
+            and (wanted.tags_codes is None or not codes.isdisjoint(wanted.tags_codes))
         ]
         for wanted in met:
             self._woken.append(groups.pop(wanted))
         if not groups:
             del self._by_queue[topic, queue_id]
 
-    def wake_first(self, place: Place, *, tags_code: int | None = None) -> None:
+    def wake_first(self, place: Place, *, tags_codes: Collection[int] | None = None) -> None:
         """End the wait of the pop that has waited longest at a place, if any waits there.
 
         Args:
-            tags_code: the code of the message that has come; None wakes whatever the tags.
+            tags_codes: the codes of the messages that have come: for each of them one pop is woken
+                that wants it; None wakes one whatever the tags.
         """
         groups = self._by_queue.get(place)
         if not groups:
             return
-        for wanted, pulls in groups.items():
-            if tags_code is None or wanted.tags_codes is None or tags_code in wanted.tags_codes:
-                first = next(iter(pulls))
-                del pulls[first]
-                if not pulls:
-                    del groups[wanted]
-                first.group = {first: None}
-                self._woken.append(first.group)
+        left = None if tags_codes is None else frozenset(tags_codes)
+        for wanted in list(groups):
+            if left is not None and wanted.tags_codes is not None:
+                if left.isdisjoint(wanted.tags_codes):
+                    continue
+                left -= wanted.tags_codes
+            else:
+                left = frozenset()
+            pulls = groups[wanted]
+            first = next(iter(pulls))
+            del pulls[first]
+            if not pulls:
+                del groups[wanted]
+            first.group = {first: None}
+            self._woken.append(first.group)
+            if not left:
                 break
         if not groups:
             del self._by_queue[place]
@@ -200,6 +214,12 @@ class PullHold:
             self._count -= len(pulls)
             self._discarded.append(pulls)
         self._full.discard(connection)
+
+    def take(self, connection: Connection, opaque: int) -> HeldPull | None:
+        """Remove one pull of a connection, to be answered now; None if it does not wait."""
+        mine = self._by_connection.get(connection, {})
+        held = next((held for held in mine if held.command.opaque == opaque), None)
+        return held if held is not None and self._remove(held) else None
 
     def release(self, count_max: int = RELEASED_MAX) -> list[HeldPull]:
         """Return pulls that no longer wait, at most `count_max`; call again while `has_ended`."""

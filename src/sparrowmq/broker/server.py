@@ -28,7 +28,7 @@ from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.serving.access_control import AccessControl
-from sparrowmq.serving.connections import Output
+from sparrowmq.serving.connections import Connection, Output
 from sparrowmq.serving.limits import ServerLimits
 from sparrowmq.serving.local_connection import LocalConnection
 from sparrowmq.serving.remoting_server import RemotingServer
@@ -142,6 +142,11 @@ class BrokerServer:
         """The size of the largest body that the broker takes."""
         return self._broker.state.config.message_bytes_max
 
+    @property
+    def delay_ms_max(self) -> int:
+        """The longest time that a message may wait for its delivery."""
+        return self._broker.state.config.timer_max_delay_s * 1_000
+
     def find_topic(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings, None if there is no such topic."""
         return self._broker.state.topics.find(topic)
@@ -159,7 +164,18 @@ class BrokerServer:
     ) -> LocalConnection:
         """Connect to the broker inside this process, in the name of a peer."""
         link = self._server.make_local_link()
-        return LocalConnection(link, address, on_request=on_request, on_closed=on_closed)
+        return LocalConnection(
+            link,
+            address,
+            on_request=on_request,
+            on_closed=on_closed,
+            on_given_up=lambda opaque: self._give_up(link.connection, opaque),
+        )
+
+    def _give_up(self, connection: Connection, opaque: int) -> None:
+        """End the wait of a pop whose consumer has gone, while its connection stays."""
+        self.perform(self._broker.give_up(connection, opaque))
+        self.end_turn_soon()
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
         """Use another TLS context for new connections of clients."""

@@ -24,20 +24,21 @@ from sparrowmq.broker.plan_register import PlanRegister
 from sparrowmq.broker.pop_queues import PopQueues
 from sparrowmq.broker.pull_hold import PullHold
 from sparrowmq.broker.queue_lock_table import QueueLockTable
-from sparrowmq.broker.rates import Rates, TotalsByKey
+from sparrowmq.broker.rates import Added, Rates, TotalsByKey
 from sparrowmq.broker.relays import Relays
 from sparrowmq.broker.request_modes import RequestModes
 from sparrowmq.broker.rounds import Rounds
 from sparrowmq.broker.route_questions import RouteQuestions
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.timer_messages import TimerMessages
-from sparrowmq.broker.topic_configs import TopicConfigs
+from sparrowmq.broker.topic_configs import TopicConfigs, queue_ids
 from sparrowmq.broker.transaction_checks import TransactionChecks
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_CLUSTER, PROPERTY_MSG_REGION
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import MQ_VERSION, LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand
+from sparrowmq.protocol.record import scan_records
 from sparrowmq.protocol.signatures import ACCESS_KEY
 from sparrowmq.serving.access_control import AccessControl, Permission
 from sparrowmq.serving.connections import Connection, Output, Push, Reply
@@ -121,6 +122,8 @@ class BrokerState:
     journal: Rounds = field(default_factory=Rounds)
     saves: Rounds = field(default_factory=Rounds)
     registrations: Rounds = field(default_factory=Rounds)
+    # The writes of the committed offsets that a reply waits for.
+    offset_saves: Rounds = field(default_factory=Rounds)
     counters: Counters = field(default_factory=Counters)
     refusals: Refusals[BrokerRefusal] = field(default_factory=lambda: Refusals(BrokerRefusal))
     rates: Rates = field(default_factory=Rates)
@@ -136,7 +139,7 @@ class BrokerState:
     _opaque: int = 0
 
     def __post_init__(self) -> None:
-        self.pending = PendingReplies(self.journal, self.registrations)
+        self.pending = PendingReplies(self.journal, self.registrations, self.offset_saves)
         self.retention = Retention(self.config.retention, self.store)
         region, cluster = self.config.region, self.config.cluster_name
         self.sent_answer = _sent_answer(region, self.store_host)
@@ -185,6 +188,13 @@ class BrokerState:
         self.groups.put(group, timestamp_ms=timestamp_ms)
         self.note_groups_changed()
 
+    def round_of_offsets(self) -> int:
+        """Ask for a write of the offsets now; return its round, 0 if nothing is ever written."""
+        if not self.offsets.is_changed or self.store.failure is not None:
+            return 0
+        self.saves.ask()
+        return self.offset_saves.ask()
+
     def note_groups_changed(self) -> None:
         """Ask for a write of the changed groups."""
         self.journal.ask()
@@ -220,6 +230,19 @@ class BrokerState:
             return None
         return self.access.find_denial(access_key, topic, permission)
 
+    def read_named(self, position: int) -> bytes | None:
+        """Return the record of the message at a position that a peer names, None if none is there.
+
+        The message's queue must lead to it: a body may hold what looks like a record, of any topic,
+        with the messages behind it as its properties.
+        """
+        data = self.store.read_record(position) or b""
+        for topic, queue_id, queue_offset in scan_records(data):
+            entry = self.store.queues.entry(topic, queue_id, queue_offset)
+            if entry is not None and entry[:2] == (position, len(data)):
+                return data
+        return None
+
     def is_member(self, group: str, connection: Connection) -> bool:
         """Return whether a connection is a listed member of a group."""
         found = self.consumers.find(group)
@@ -238,9 +261,8 @@ class BrokerState:
         topic = self.topics.find(queue.topic)
         if topic is None or queue.broker_name != self.config.broker_name:
             return False
-        count = max(topic.read_queue_nums, topic.write_queue_nums)
         return (
-            0 <= queue.queue_id < count
+            queue.queue_id in queue_ids(topic)
             or self.store.queues.max_offset(queue.topic, queue.queue_id) > 0
         )
 
@@ -251,14 +273,24 @@ class BrokerState:
 
     def count_stored(self, topic: TopicConfig) -> int:
         """Return how many messages a topic has stored in all."""
-        queues = range(max(topic.read_queue_nums, topic.write_queue_nums))
         name = topic.topic_name
-        return sum(max(0, self.store.queues.max_offset(name, queue_id)) for queue_id in queues)
+        ends = (self.store.queues.max_offset(name, queue_id) for queue_id in queue_ids(topic))
+        return sum(max(0, end) for end in ends)
 
     def note_totals(self, now_ms: int) -> None:
         """Note the totals of stored and consumed messages, if a note is due."""
         self.stored_totals.note(now_ms, self.store.queues.totals)
         self.consumed_totals.note(now_ms, self.offsets.totals)
+
+    def consumed(self, group: str, topic: str, *, now_ms: int) -> tuple[Added, ...] | None:
+        """Return a group's progress in a topic over a minute, an hour and a day.
+
+        None if the group has no offset of the topic.
+        """
+        total = self.offsets.find_total(group, topic)
+        if total is None:
+            return None
+        return self.consumed_totals.added(now_ms, f"{topic}@{group}", total)
 
     def after_journal(self, outputs: Iterable[Output], *, now_ms: int) -> list[Output]:
         """Let replies wait until the changes so far are in the journal, and survive a crash."""

@@ -63,6 +63,11 @@ def describe(topic: TopicConfig) -> str:
     )
 
 
+def queue_ids(topic: TopicConfig) -> range:
+    """Return the ids of all queues of a topic, also of those that it only reads or only writes."""
+    return range(max(topic.read_queue_nums, topic.write_queue_nums))
+
+
 def find_name_fault(topic: str) -> str | None:
     """Return the fault of a topic's name, in RocketMQ's words, or None."""
     if not topic.strip():

@@ -52,6 +52,7 @@ from sparrowmq.calling.effects import (
     Operation,
     Outcome,
 )
+from sparrowmq.calling.forks import tell_in_forks
 from sparrowmq.calling.scheduler import (
     Asking,
     Continuation,
@@ -187,13 +188,9 @@ class BlockingDriver:
             tls=tls,
             credentials=credentials,
         )
-        # The mutex guards the leader, the followers and the end of the driver.
-        self._mutex = threading.Lock()
-        self._lead_left = threading.Condition(self._mutex)
+        self._make_mutex()
         self._leader: int | None = None
         self._followers: dict[_Follower, None] = {}
-        # The stand-in sleeps while the leading thread makes no calls, each of which has a number.
-        self._watch = threading.Condition(self._mutex)
         self._stand_in: threading.Thread | None = None
         self._is_watched = self._is_calling = self._is_call_urgent = False
         self._call_number = 0
@@ -205,6 +202,18 @@ class BlockingDriver:
         self._is_closing = False
         # Set by a `close` whose wait timed out: the leading thread then closes when it returns.
         self._is_left_to_leader = False
+        tell_in_forks(self)
+
+    def _make_mutex(self) -> None:
+        # The mutex guards the leader, the followers and the end of the driver.
+        self._mutex = threading.Lock()
+        self._lead_left = threading.Condition(self._mutex)
+        # The stand-in sleeps while the leading thread makes no calls, each of which has a number.
+        self._watch = threading.Condition(self._mutex)
+
+    def become_copy(self) -> None:
+        """Let a forked process find the mutex free, which another thread may have had then."""
+        self._make_mutex()
 
     def __enter__(self) -> Self:
         self.check_usable()
@@ -251,21 +260,30 @@ class BlockingDriver:
     def _wait_for(self, run: _Run | _Answer, name: str) -> BaseException | None:
         """Lead or follow until something is done; return its error."""
         ident = threading.get_ident()
-        follower = None
-        with self._mutex:
-            self.check_usable()
-            if self._leader is None:
-                self._leader = ident
+        follower, leads = None, False
+        try:
+            with self._mutex:
+                self.check_usable()
+                if self._leader is None:
+                    leads, self._leader = True, ident
+                else:
+                    self._check_outside()
+                    if self._leader == ident:
+                        self._give_lead()
+                    follower = _Follower(run, ident)
+                    self._followers[follower] = None
+            if follower is None:
+                self._lead(run, is_new=True)
             else:
-                self._check_outside()
-                if self._leader == ident:
-                    self._give_lead()
-                follower = _Follower(run, ident)
-                self._followers[follower] = None
-        if follower is None:
-            self._lead(run, is_new=True)
-        else:
-            self._follow(follower)
+                self._follow(follower)
+        except BaseException:
+            # An interrupt may come just before the thread leads or follows, or just after.
+            if follower is not None:
+                self._leave(follower)
+                leads = follower.leads
+            if leads and self._leader == ident:
+                self._pass_lead()
+            raise
         if isinstance(run.error, Cancelled):
             what = "this client was closed meanwhile"
             return UsageError(what if self._is_closing else f"operation {name} was cancelled")
@@ -368,6 +386,8 @@ class BlockingDriver:
             leads = self._loop(run, is_new=is_new)
         except BaseException:
             try:
+                if not self._is_closing:
+                    self._network.recover()
                 run.cancel()
                 self._run_ready()
             finally:
@@ -391,10 +411,7 @@ class BlockingDriver:
         try:
             follower.signal.wait()
         except BaseException:
-            with self._mutex:
-                self._followers.pop(follower, None)
-            run.on_done = None
-            self.call_soon_threadsafe(run.cancel)
+            self._leave(follower)
             if follower.leads:
                 self._pass_lead()
             raise
@@ -405,6 +422,13 @@ class BlockingDriver:
         elif not run.done:
             assert self._is_closing
             raise UsageError("this client was closed meanwhile")
+
+    def _leave(self, follower: _Follower) -> None:
+        """Cancel what a thread has waited for; the lead is not passed to this thread any more."""
+        with self._mutex:
+            self._followers.pop(follower, None)
+        follower.run.on_done = None
+        self.call_soon_threadsafe(follower.run.cancel)
 
     def _add_follower(self, follower: _Follower) -> None:
         follower.run.on_done = follower.signal.set

@@ -130,6 +130,17 @@ class ChannelTable:
             del self._by_address[channel.address]
         if self._hang_up is not None:
             self._hang_up(channel)
+        self._close_channel(channel, reason, cause)
+
+    def abandon(self, reason: str) -> None:
+        """Close and forget all connections; the driver has ended its part of each."""
+        channels = tuple(self._by_address.values())
+        self._by_address.clear()
+        self.unflushed.clear()
+        for channel in channels:
+            self._close_channel(channel, reason, None)
+
+    def _close_channel(self, channel: Channel, reason: str, cause: BaseException | None) -> None:
         was_open = channel.close(reason, cause, self._scheduler)
         if was_open and not self._is_closed:
             kind = ("lost", channel.address)

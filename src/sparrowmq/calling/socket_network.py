@@ -161,6 +161,27 @@ class SocketNetwork:
             if not self._is_closed:
                 raise
 
+    def recover(self) -> None:
+        """Make the network usable after an interrupt, such as Ctrl-C, in the leading thread.
+
+        In a wait nothing was under way. Elsewhere the interrupt may have come between two steps
+        that belong together, so that no connection can be trusted: all are closed.
+        """
+        if self._is_waiting:
+            self._is_waiting = False
+            return
+        for key in tuple(self._selector.get_map().values()):
+            if key.fileobj is not self._wake_reader:
+                self._selector.unregister(key.fileobj)
+                assert isinstance(key.fileobj, socket.socket)
+                key.fileobj.close()
+        for dial in self._dials.values():
+            if dial.sock is not None:
+                dial.sock.close()
+        self._dials.clear()
+        self._write_watched.clear()
+        self.channels.abandon("a call was interrupted")
+
     def expire(self, timed: Timed | Waiter) -> None:
         """Handle one result of `Scheduler.expire`."""
         dial = self._dials.get(timed) if isinstance(timed, Channel) else None

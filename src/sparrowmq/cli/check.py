@@ -25,6 +25,7 @@ from sparrowmq.doctor.finding import NextCommand
 from sparrowmq.doctor.group_snapshot import LATE_MS
 from sparrowmq.doctor.topic_rules import command_to_permit
 from sparrowmq.errors import UsageError
+from sparrowmq.model.plain_text import escape
 from sparrowmq.words import Phrase, count_of
 
 # The faults for which `check` prints the command that says more.
@@ -112,7 +113,8 @@ def check(
         )
         print(f"{health.name}: {summary}")
         for trouble in troubles:
-            print(f"{trouble.health.name}: {trouble.what}: {words().phrase(trouble.why)}")
+            why = words().phrase(trouble.why)
+            print(escape(f"{trouble.health.name}: {trouble.what}: {why}"))
         for trouble in troubles[:COMMANDS_SHOWN_MAX]:
             label = words().phrase(trouble.command.label)
             say(f"{label}: {trouble.command.write(cluster.options)}")

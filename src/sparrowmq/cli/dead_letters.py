@@ -29,10 +29,11 @@ from sparrowmq.client.operations.dead_letters import (
     resend_dead_letters,
 )
 from sparrowmq.client.operations.resend import find_resends, place_of
+from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor.group_snapshot import LETTERS_READ_MAX
 from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
-from sparrowmq.model.names import dlq_topic
+from sparrowmq.model.names import check_group, dlq_topic
 from sparrowmq.words import count_of
 
 dlq = typer.Typer(
@@ -150,12 +151,15 @@ def resend(
 
 
 def _dead_letters(cluster: CommandCluster, group: str, chosen: _Chosen) -> list[MessageExt]:
+    check_group(group)
     last, key, msg_id = chosen
     look_back = last if key is None and msg_id is None else max(last, FILTERED_LOOK_BACK)
     operation = open_browser(cluster.directory, dlq_topic(group), start=Start(last_count=look_back))
     try:
         browser = cluster.run(operation)
     except TopicRouteNotFound:
+        # A misspelt group has none either: this raises if no broker knows the group.
+        cluster.run(take_snapshot(cluster.directory, group, asks_members=False))
         say(
             f"group {group} has no dead letters; `sparrowmq dlq ls` lists the groups that have some"
         )

@@ -13,6 +13,7 @@ import typer
 
 from sparrowmq.cli.language import words
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
+from sparrowmq.model.plain_text import escape
 
 T = TypeVar("T")
 
@@ -21,7 +22,8 @@ EXIT_FOUND, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 def say(text: str) -> None:
     """Print one line of prose on stderr; stdout is for data."""
-    typer.echo(f"sparrowmq: {' '.join(words().phrase(text).split())}", err=True)
+    # Brokers and the clients of others choose parts of it.
+    typer.echo(f"sparrowmq: {escape(' '.join(words().phrase(text).split()))}", err=True)
 
 
 @contextmanager

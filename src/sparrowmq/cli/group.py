@@ -27,9 +27,9 @@ from sparrowmq.cli.language import words
 from sparrowmq.cli.output import (
     Json,
     OutputColumn,
+    arrange_table,
     columns_of,
     make_console,
-    make_table,
     print_json,
     print_rows,
 )
@@ -161,11 +161,15 @@ def show_lag(
         for rows in looks:
             print_rows(rows, _LAG_COLUMNS, console=console)
     else:
+        from rich.console import Group
         from rich.live import Live
+        from rich.text import Text
 
         with Live(console=console, auto_refresh=False) as live:
             for rows in looks:
-                live.update(make_table(rows, _LAG_COLUMNS), refresh=True)
+                table, left_out = arrange_table(rows, _LAG_COLUMNS, console)
+                missing = [Text(left_out, "dim")] if left_out else []
+                live.update(Group(table, *missing), refresh=True)
 
 
 @group.command("reset")

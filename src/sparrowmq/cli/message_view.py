@@ -18,9 +18,9 @@ from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import Json, format_time
-from sparrowmq.cli.plain_text import escape
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from sparrowmq.model.plain_text import escape
 from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
 
 _SHOWN_ELSEWHERE = {PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY}
@@ -144,6 +144,6 @@ def _moment(timestamp_ms: int, host: str) -> str:
 def _print_pair(console: Console, name: str, value: str) -> None:
     name = escape(name)
     # A Chinese character takes two cells.
-    padding = " " * max(0, 18 - cell_len(name))
+    padding = " " * max(1, 18 - cell_len(name))
     pair = Text.assemble((name + padding, "dim"), escape(value))
     console.print(pair, soft_wrap=True)

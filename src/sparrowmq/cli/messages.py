@@ -26,6 +26,7 @@ from sparrowmq.cli.connecting import (
     on_cluster,
 )
 from sparrowmq.cli.exit_codes import EXIT_FOUND, say
+from sparrowmq.cli.language import words
 from sparrowmq.cli.message_view import (
     BodyFormat,
     format_body,
@@ -42,7 +43,7 @@ from sparrowmq.cli.output import (
     print_json,
     print_rows,
 )
-from sparrowmq.cli.send import open_input, parse_properties, read_whole
+from sparrowmq.cli.send import encode_argument, open_input, parse_properties, read_whole
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations import administer
 from sparrowmq.client.operations.browse import (
@@ -115,7 +116,7 @@ class EditOptions(NamedTuple):
         """Return the changes. Raises: UsageError."""
         if self.set_body is not None and self.set_body_from is not None:
             raise UsageError("give --set-body or --set-body-from, not both")
-        data = None if self.set_body is None else self.set_body.encode()
+        data = None if self.set_body is None else encode_argument(self.set_body)
         if self.set_body_from is not None:
             with open_input(self.set_body_from) as stream:
                 data = read_whole(stream, self.set_body_from)
@@ -403,7 +404,9 @@ def print_messages(
             print_raw(message)
             continue
         resend = (resends or {}).get(place_of(message))
-        again = resend and f"{format_time(resend.timestamp_ms)} by {resend.who}"
+        again = resend and words()(
+            "{time} by {who}", time=format_time(resend.timestamp_ms), who=resend.who
+        )
         print_message(console, message, body_format, sent_again=again or "")
 
 

@@ -127,17 +127,28 @@ def print_rows(
 def _print_table(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn], console: Console
 ) -> None:
+    table, left_out = arrange_table(rows, columns, console)
+    print_on(console, table)
+    if left_out:
+        say(left_out)
+
+
+def arrange_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[OutputColumn], console: Console
+) -> tuple[Table, str]:
+    """Make a table of the columns that have values and fit; return what it leaves out, in words."""
     known = {key for row in rows for key, value in row.items() if value not in (None, "", [], ())}
     shown = [column for column in columns if not column.optional or column.key in known]
     shown, left_out = leave_out(shown, lambda some: fits(console, make_table(rows, some)))
-    print_on(console, make_table(rows, shown))
-    if left_out:
-        say(
-            words()(
-                "this terminal is too narrow for {columns}; --json shows them",
-                columns=", ".join(left_out),
-            )
+    missing = (
+        ""
+        if not left_out
+        else words()(
+            "this terminal is too narrow for {columns}; --json shows them",
+            columns=", ".join(left_out),
         )
+    )
+    return make_table(rows, shown), missing
 
 
 def leave_out(

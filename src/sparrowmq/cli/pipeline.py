@@ -318,7 +318,13 @@ def _run(
 
 def _print_result(job: Any, result: Any, options: _Options) -> None:
     if options.as_json:
-        print(msgspec.json.format(msgspec.json.encode(result)).decode(), flush=True)
+        from sparrowmq.spark.connection_options import without_secrets
+
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result))
+        settings = found.get("settings", {})
+        if "options" in settings:
+            settings["options"] = without_secrets(settings["options"])
+        print(msgspec.json.format(msgspec.json.encode(found)).decode(), flush=True)
     elif options.as_csv:
         table: Table = job.main_table(result)
         csv.writer(sys.stdout, lineterminator="\n").writerows([table.header, *table.rows])

@@ -12,10 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-
-def escape(text: str) -> str:
-    """Escape the characters that control a terminal or are invisible."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+from sparrowmq.model.plain_text import escape
 
 
 class PlainTable(Table):

@@ -56,6 +56,7 @@ from sparrowmq.doctor.workloads import (
 from sparrowmq.drills.kinds import DrillKind
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_group
+from sparrowmq.model.plain_text import escape
 from sparrowmq.model.spelling import TIME_HELP, parse_time
 from sparrowmq.strategies.registry import NEEDS_SETTINGS, strategy_from
 from sparrowmq.words import count_of
@@ -301,7 +302,7 @@ def _print_diagnoses(
         else:
             fine.append(view.snapshot.group)
     if fine:
-        console.print(f"nothing is wrong with {', '.join(fine)}", soft_wrap=True)
+        print(escape(f"nothing is wrong with {', '.join(fine)}"))
     elif is_all and not diagnoses:
         say("the cluster has no consumer group")
 

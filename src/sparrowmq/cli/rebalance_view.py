@@ -23,7 +23,7 @@ from rich.text import Text
 
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import fits
-from sparrowmq.cli.plain_text import PlainTable, escape
+from sparrowmq.cli.plain_text import PlainTable
 from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding, Severity, describe_runs
@@ -42,6 +42,7 @@ from sparrowmq.doctor.workloads import (
     Result,
 )
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.plain_text import escape
 from sparrowmq.model.queue import java_order
 from sparrowmq.words import format_duration, format_rate
 
@@ -130,7 +131,8 @@ def _matrix(
     merges: bool,
 ) -> PlainTable:
     table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(words()("queue"), no_wrap=True)
+    # Of what is too wide, names are folded; a number that is cut would be another number.
+    table.add_column(words()("queue"), overflow="fold")
     for name in (words()("lag"), words()("in/s"), words()("out/s")):
         table.add_column(name, justify="right", no_wrap=True)
     for connection in columns:
@@ -196,8 +198,8 @@ def _owner_text(state: str, names: list[str]) -> Text:
 
 def _members(view: GroupView, labels: dict[MemberConnection, str]) -> PlainTable:
     table = PlainTable(box=None, pad_edge=False, show_header=False)
-    for _ in range(6):
-        table.add_column(no_wrap=True)
+    for is_name in (False, True, True, False, False, False):
+        table.add_column(no_wrap=not is_name, overflow="fold")
     loads = view.loads
     ids = [c.client_id for c in labels]
     for connection, label in labels.items():
@@ -428,9 +430,9 @@ def _late_work(late: LateWork) -> Text:
 def render_run(plan: Plan, run: StrategyRun) -> RenderableType:
     """Render the assignment before and after each event: members down, events across."""
     table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    table.add_column(words()("member"), no_wrap=True)
+    table.add_column(words()("member"), overflow="fold")
     for step in run.steps:
-        table.add_column(str(step.event) if step.event else words()("at first"))
+        table.add_column(str(step.event) if step.event else words()("at first"), overflow="fold")
     # Sorted as members sort them, so that a share lists its queues in order.
     members = {member for step in run.steps for member in step.members}
     numbers = [m.number for m in sorted(members, key=lambda m: (java_order(m.client_id), m.number))]
@@ -489,14 +491,17 @@ COLUMN_MEANINGS = (
 def render_comparison(plan: Plan, runs: Sequence[StrategyRun], console: Console) -> RenderableType:
     """Render a row for each strategy: sums over all events, or the worst event.
 
-    A narrow terminal gets two tables instead of one.
+    A narrow terminal gets two tables instead of one, or more.
     """
     names = ", ".join(SPARROW_NAMES)
     events = ", ".join(str(event) for event in plan.events) or words()("no event")
-    tables = [_comparison(runs, 0, len(SHARE_COLUMNS + COST_COLUMNS))]
-    if not fits(console, tables[0]):
-        cut = len(SHARE_COLUMNS)
-        tables = [_comparison(runs, 0, cut), _comparison(runs, cut, 2 * cut)]
+    end = len(SHARE_COLUMNS + COST_COLUMNS)
+    cuts = [
+        [_comparison(runs, start, start + count) for start in range(0, end, count)]
+        for count in (end, len(SHARE_COLUMNS), 3, 2, 1)
+    ]
+    fitting = (tables for tables in cuts if all(fits(console, table) for table in tables))
+    tables = next(fitting, cuts[-1])
     return Group(
         Text(f"{_size(plan.queue_count, plan.member_count)}: {events}", "bold"),
         *tables,
@@ -550,7 +555,7 @@ def _outcome(workload: GroupWorkload, result: Result) -> str:
 
 def _comparison(runs: Sequence[StrategyRun], start: int, end: int) -> PlainTable:
     table = PlainTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(words()("strategy"), no_wrap=True)
+    table.add_column(words()("strategy"), overflow="fold")
     for name in (*SHARE_COLUMNS, *COST_COLUMNS)[start:end]:
         table.add_column(words()(name), justify="right", no_wrap=True)
     for number, run in enumerate(runs):

@@ -79,7 +79,7 @@ def send(
         raise UsageError("there is no message: give a body, --file, or data on standard input")
     message = Message(
         topic,
-        b"" if body is None else body.encode(),
+        b"" if body is None else encode_argument(body),
         tags=tag,
         keys=tuple(key or ()),
         sharding_key=sharding_key,
@@ -160,6 +160,11 @@ def _take_batch(lines: Iterator[_Line], count_max: int) -> list[_Line]:
         if size >= BATCH_BYTES:
             break
     return batch
+
+
+def encode_argument(text: str) -> bytes:
+    """Return the bytes of an argument, which need not be UTF-8."""
+    return text.encode(errors="surrogateescape")
 
 
 def read_whole(stream: BinaryIO, file: Path | None) -> bytes:

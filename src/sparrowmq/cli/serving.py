@@ -15,17 +15,14 @@ from typing import Any
 from sparrowmq.cli.exit_codes import EXIT_USAGE
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.hosting.descriptor_limit import ensure_descriptors
+from sparrowmq.serving.server_log import log_to_stderr
 
 EXIT_NOT_SERVED = 1
 
 
 def run_server(serving: Coroutine[Any, Any, None]) -> int:
     """Serve until a signal; return the exit code: 0; 1 if serving fails; 2 for a wrong setting."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log_to_stderr(logging.WARNING)
     try:
         with closing(serving):
             ensure_descriptors()

@@ -13,7 +13,9 @@ from sparrowmq.cli.output import Json, columns_of, print_json, print_rows
 from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
 
-store = typer.Typer(help="Check or copy a broker's directory.", rich_markup_mode=None)
+store = typer.Typer(
+    help="Check or copy a broker's directory.", no_args_is_help=True, rich_markup_mode=None
+)
 
 StoreDirectory = Annotated[
     Path,

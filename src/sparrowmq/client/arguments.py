@@ -92,11 +92,20 @@ def check_messages(messages: Sequence[Message]) -> None:
 
 
 def check_queue(queue: MessageQueue) -> MessageQueue:
-    """Return a queue unchanged. Raises: UsageError if it is not a MessageQueue."""
+    """Return a queue unchanged. Raises: UsageError if it is not a MessageQueue of a broker."""
     if not isinstance(queue, MessageQueue):
         raise UsageError(
             f"{short(queue)} is not a queue; give a MessageQueue, such as fetch_publish_queues, "
             f"fetch_subscribe_queues or assignment return"
+        )
+    topic, broker_name, queue_id = queue
+    for name, text in (("topic", topic), ("broker_name", broker_name)):
+        if not isinstance(text, str):
+            raise UsageError(f"{name} of a queue is {short(text)}; it must be a text")
+    if isinstance(queue_id, bool) or not isinstance(queue_id, int) or queue_id < 0:
+        raise UsageError(
+            f"queue_id of a queue of {topic!r} is {short(queue_id)}; it must be a whole number "
+            "from 0 on"
         )
     return queue
 

@@ -52,7 +52,7 @@ from sparrowmq.client.transaction_outcomes import AsyncCheck, Coordinator
 from sparrowmq.config import check_kind, check_range
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import ConsumeType, MessageModel, MessageSelector
-from sparrowmq.model.names import GROUP_LENGTH_MAX, check_group, check_topic, retry_topic
+from sparrowmq.model.names import GROUP_LENGTH_MAX, check_consumer_group, check_topic, retry_topic
 from sparrowmq.model.namespace import check_namespace
 from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.pop_handle import POP_COUNT_MAX
@@ -355,7 +355,7 @@ def make_pop_source(
 ) -> PopSource:
     """Make the state of a new consumer of single messages. Raises: ConfigError."""
     directory = make_directory(name_server, kind=SIMPLE, **settings)
-    return PopSource(directory, check_group(directory.namespace.wrap(group)))
+    return PopSource(directory, check_consumer_group(directory.namespace.wrap(group)))
 
 
 def subscribe_pops(source: PopSource, topic: str, expression: str | MessageSelector) -> None:

@@ -38,12 +38,14 @@ class Pending(msgspec.Struct, frozen=True, eq=False, gc=False):
     Args:
         future: gets the result or the error.
         ended: tells the observers the same, if there are observers.
+        flush_number: how many calls of `flush` were before it; they do not wait for it.
     """
 
     message: Message
     queue: QueueChoice | None
     future: Any
     ended: Callable[[SendResult | None, BaseException | None], None] | None = None
+    flush_number: int = 0
 
 
 # Hands the results of messages over to those who wait, or one error for all.

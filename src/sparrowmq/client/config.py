@@ -27,6 +27,7 @@ from sparrowmq.model.names import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     DEFAULT_CONSUMER_GROUP,
     DEFAULT_PRODUCER_GROUP,
+    check_consumer_group,
     check_group,
     check_topic,
 )
@@ -151,7 +152,8 @@ class ClientTimes:
     )
     route_refresh_ms: int = setting(
         30_000,
-        "the time between two requests for a topic's route",
+        "the time between two requests for a topic's route; members of groups ask every 10 s at "
+        "the latest",
         low=100,
         high=_HOUR_MS,
         unit="ms",
@@ -161,7 +163,7 @@ class ClientTimes:
     route_retry_max_ms: int = setting(
         30_000,
         "the longest pause between two requests for the route of a missing topic; the first "
-        "pause is 250 ms, and each next pause is twice as long",
+        "pause is 250 ms, and each next pause is twice as long, up to 10 s in members of groups",
         low=250,
         high=_HOUR_MS,
         unit="ms",
@@ -169,7 +171,8 @@ class ClientTimes:
     # Apache's brokers forget a client that is silent for 120 s.
     heartbeat_ms: int = setting(
         30_000,
-        "the time between two heartbeats to every broker",
+        "the time between two heartbeats to every broker; members of groups send one to "
+        "SparrowMQ's brokers every 5 s at the latest",
         low=1_000,
         high=60_000,
         unit="ms",
@@ -574,7 +577,7 @@ class ConsumerConfig:
         )
 
     def __post_init__(self) -> None:
-        check_group(self.group)
+        check_consumer_group(self.group)
         if self.group == DEFAULT_CONSUMER_GROUP:
             raise ConfigError(
                 f"the consumer group must not be {DEFAULT_CONSUMER_GROUP}; choose another name"

@@ -81,7 +81,11 @@ def encode_message(
     body, sys_flag = message.body, 0
     properties = check_and_encode(message, msg_id, config=config, has_timer=has_timer)
     if len(body) >= config.compress_bytes_min:
-        body, sys_flag = compress_body(body, config.compress_type, level=config.compress_level)
+        packed, flag = compress_body(body, config.compress_type, level=config.compress_level)
+        # Differs from RocketMQ: a body that compression makes longer, as random bytes, stays as it
+        # is. One just below the brokers' limit would be refused.
+        if len(packed) < len(body):
+            body, sys_flag = packed, flag
     return OutgoingMessage(body, sys_flag, message.flag, properties)
 
 

@@ -70,18 +70,20 @@ class _ClientTimes(TypedDict, total=False):
     """
 
     route_refresh_ms: int
-    """The time between two requests for a topic's route. From 100 to 3,600,000 ms. Default:
-    30,000.
+    """The time between two requests for a topic's route; members of groups ask every 10 s at the
+    latest. From 100 to 3,600,000 ms. Default: 30,000.
     """
 
     route_retry_max_ms: int
     """The longest pause between two requests for the route of a missing topic; the first pause
-    is 250 ms, and each next pause is twice as long. From 250 to 3,600,000 ms. Default:
-    30,000.
+    is 250 ms, and each next pause is twice as long, up to 10 s in members of groups. From 250
+    to 3,600,000 ms. Default: 30,000.
     """
 
     heartbeat_ms: int
-    """The time between two heartbeats to every broker. From 1,000 to 60,000 ms. Default: 30,000."""
+    """The time between two heartbeats to every broker; members of groups send one to SparrowMQ's
+    brokers every 5 s at the latest. From 1,000 to 60,000 ms. Default: 30,000.
+    """
 
 
 class _SightConfig(TypedDict, total=False):

@@ -363,7 +363,8 @@ class Site:
                     while self.access.find(visit.request.cookies) and not self.watcher.is_over:
                         now = await self.watcher.wait(subject, seen, timeout_s=beat_s)
                         if now == seen and not follows:
-                            yield ": still here\n\n"
+                            # An event, since scripts do not hear of comments.
+                            yield "event: beat\ndata: {}\n\n"
                         else:
                             seen = now
                             yield f"event: news\ndata: {json.dumps({'version': now})}\n\n"

@@ -5,7 +5,7 @@ Source: GrpcValidator, SendMessageActivity of 5.5.0. Tests: test_server.py.
 
 from __future__ import annotations
 
-from sparrowmq.grpc_service.message_content import SYSTEM_PROPERTIES
+from sparrowmq.grpc_service.message_content import SYSTEM_PROPERTIES, to_ms
 from sparrowmq.grpc_service.messages import Code, Message, MessageType, Resource
 from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.model.names import (
@@ -19,7 +19,7 @@ from sparrowmq.model.names import (
 # ProxyConfig of 5.5.0.
 USER_PROPERTIES_MAX = 128
 USER_PROPERTY_BYTES_MAX = 16 * 1024
-MESSAGE_GROUP_LENGTH_MAX = 64
+MESSAGE_GROUP_BYTES_MAX = 64
 TRANSACTION_RECOVERY_S_MAX = 3_600
 
 
@@ -52,11 +52,22 @@ def _check_name(name: str, noun: str, length_max: int, code: Code) -> str:
     return name
 
 
-def check_message(message: Message, *, body_bytes_max: int, type_of_topic: str) -> None:
+def check_message(
+    message: Message,
+    *,
+    body_bytes_max: int,
+    delay_ms_max: int,
+    type_of_topic: str,
+    timestamp_ms: int,
+) -> None:
     """Raise Rejected for a message that may not be sent.
+
+    An empty tag, key or message group is none, as at Apache's proxy: Go's client sends one that its
+    user has set to "".
 
     Args:
         type_of_topic: the topic's attribute `message.type`.
+        timestamp_ms: the time, in milliseconds since 1970.
     """
     system = message.system_properties
     if not message.body:
@@ -65,21 +76,25 @@ def check_message(message: Message, *, body_bytes_max: int, type_of_topic: str) 
         text = f"the body has {len(message.body)} bytes; the limit is {body_bytes_max}"
         raise Rejected(Code.MESSAGE_BODY_TOO_LARGE, text)
     _check_text("message id", system.message_id, Code.ILLEGAL_MESSAGE_ID)
-    if system.HasField("tag"):
+    if system.tag:
         _check_text("tag", system.tag, Code.ILLEGAL_MESSAGE_TAG)
         if "|" in system.tag:
             raise Rejected(Code.ILLEGAL_MESSAGE_TAG, f"tag {system.tag!r} contains '|'")
-    for key in system.keys:
+    for key in filter(None, system.keys):
         _check_text("key", key, Code.ILLEGAL_MESSAGE_KEY)
-    if system.HasField("message_group"):
+    if system.message_group:
         _check_text("message group", system.message_group, Code.ILLEGAL_MESSAGE_GROUP)
-        if len(system.message_group) >= MESSAGE_GROUP_LENGTH_MAX:
-            text = f"the message group has {MESSAGE_GROUP_LENGTH_MAX} characters or more"
+        if len(system.message_group.encode()) >= MESSAGE_GROUP_BYTES_MAX:
+            text = f"the message group has {MESSAGE_GROUP_BYTES_MAX} bytes or more"
             raise Rejected(Code.ILLEGAL_MESSAGE_GROUP, text)
     recovery = system.orphaned_transaction_recovery_duration.seconds
     if recovery > TRANSACTION_RECOVERY_S_MAX:
         text = f"the transaction recovery time is {recovery} s, over {TRANSACTION_RECOVERY_S_MAX} s"
         raise Rejected(Code.BAD_REQUEST, text)
+    delay_ms = to_ms(system.delivery_timestamp) - timestamp_ms
+    if delay_ms > delay_ms_max:
+        text = f"the delivery time is {delay_ms // 1_000} s away, over {delay_ms_max // 1_000} s"
+        raise Rejected(Code.ILLEGAL_DELIVERY_TIME, f"{text} (--timer-max-delay-s)")
     _check_properties(message)
     _check_type(message, type_of_topic)
 
@@ -128,11 +143,11 @@ def type_of(message: Message) -> MessageType:
         return MessageType.TRANSACTION
     if system.HasField("delivery_timestamp"):
         return MessageType.DELAY
-    if system.HasField("message_group"):
+    if system.message_group:
         return MessageType.FIFO
     if system.HasField("priority"):
         return MessageType.PRIORITY
-    if system.HasField("lite_topic"):
+    if system.lite_topic:
         return MessageType.LITE
     return MessageType.NORMAL
 

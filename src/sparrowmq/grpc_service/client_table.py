@@ -50,6 +50,11 @@ class BrokerPort(Protocol):
         """The size of the largest body that the broker takes."""
         ...
 
+    @property
+    def delay_ms_max(self) -> int:
+        """The longest time that a message may wait for its delivery."""
+        ...
+
     def find_topic(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings, None if there is no such topic."""
         ...
@@ -79,7 +84,8 @@ class Client:
         transaction_topics: the topics of its transactions, whose producer groups it is in.
         connection: its connection to the broker; None if there is none now.
         streams: the commands that wait for its telemetry streams, by stream.
-        seen_ms: when it called last, in milliseconds since 1970.
+        seen_ms: when it called last, by the monotonic clock.
+        request_timeout_ms: its deadline of a call that does not wait, by its last settings.
     """
 
     caller: Caller
@@ -89,6 +95,7 @@ class Client:
     connection: LocalConnection | None = None
     streams: list[asyncio.Queue[TelemetryCommand | None]] = field(default_factory=list)
     seen_ms: int = 0
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
 class Clients:
@@ -115,14 +122,26 @@ class Clients:
         return self._clients.get(_key(caller))
 
     async def ask(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
-        """Ask the broker in the caller's name; return an answer of any code. Raises: Rejected."""
+        """Ask the broker in the caller's name; return an answer of any code.
+
+        Args:
+            given_up: done once nobody wants the answer; the broker does not wait with it then.
+
+        Raises: Rejected.
+        """
         request.language, request.version = caller.language, MQ_VERSION_5
         if caller.credentials is not None:
             request = signed(request, caller.credentials)
         try:
-            return await self._connect(caller).ask(request, timeout_ms=timeout_ms)
+            connection = self._connect(caller)
+            return await connection.ask(request, timeout_ms=timeout_ms, given_up=given_up)
         except SparrowError as error:
             raise reject(error) from error
 

@@ -71,20 +71,20 @@ def to_properties(message: Message, kind: MessageType, *, born_host: str) -> dic
     found[PROPERTY_UNIQ_KEY] = system.message_id
     # The check-back of a transaction asks the producer group, which is the topic.
     found[PROPERTY_PRODUCER_GROUP] = message.topic.name
-    if system.keys:
-        found[PROPERTY_KEYS] = KEY_SEPARATOR.join(system.keys)
     if kind == MessageType.TRANSACTION:
         found[PROPERTY_TRANSACTION_PREPARED] = "true"
         if system.HasField("orphaned_transaction_recovery_duration"):
             seconds = system.orphaned_transaction_recovery_duration.seconds
             found[PROPERTY_CHECK_IMMUNITY_TIME] = str(seconds)
     if system.HasField("delivery_timestamp"):
-        found[PROPERTY_TIMER_DELIVER_MS] = str(to_ms(system.delivery_timestamp))
+        # A time before 1970 is over too.
+        found[PROPERTY_TIMER_DELIVER_MS] = str(max(0, to_ms(system.delivery_timestamp)))
     if system.delivery_attempt:
         found[PROPERTY_RECONSUME_TIME] = str(system.delivery_attempt)
     if system.HasField("born_timestamp"):
         found[PROPERTY_BORN_TIMESTAMP] = str(to_ms(system.born_timestamp))
     texts = {
+        PROPERTY_KEYS: KEY_SEPARATOR.join(filter(None, system.keys)),
         PROPERTY_TAGS: system.tag,
         PROPERTY_SHARDING_KEY: system.message_group,
         PROPERTY_LITE_TOPIC: system.lite_topic,

@@ -58,11 +58,6 @@ class Receipt(NamedTuple):
         """The receipt handle."""
         return f"{self.handle.encode()} {self.position}"
 
-    @property
-    def expires_ms(self) -> int:
-        """When the message becomes visible again, by the broker's clock, in ms since 1970."""
-        return self.handle.pop_timestamp_ms + self.handle.invisible_ms
-
 
 def parse_receipt(group: str, topic: str, text: str) -> Receipt:
     """Return the receipt of a receipt handle. Raises: Rejected."""

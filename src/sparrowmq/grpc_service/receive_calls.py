@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_group, check_topic
-from sparrowmq.grpc_service.client_table import BrokerPort, Clients
+from sparrowmq.grpc_service.client_table import REQUEST_TIMEOUT_MS, BrokerPort, Clients
 from sparrowmq.grpc_service.message_content import to_message, to_ms, to_timestamp
 from sparrowmq.grpc_service.messages import (
     AckMessageRequest,
@@ -103,10 +103,14 @@ class ReceiveService:
 
         Raises: Rejected.
         """
-        popping = asyncio.ensure_future(self._pop(caller, self._pop_of(request, remaining_s)))
+        given_up = asyncio.get_running_loop().create_future()
+        header = self._pop_of(caller, request, remaining_s)
+        popping = asyncio.ensure_future(self._pop(caller, header, given_up))
         try:
             received = await asyncio.shield(popping)
         except asyncio.CancelledError:
+            # Otherwise the next message would come here, and to others a second later.
+            given_up.set_result(None)
             self._keep(self._release(caller, popping))
             raise
         at = 0
@@ -127,8 +131,10 @@ class ReceiveService:
         yield ReceiveMessageResponse(delivery_timestamp=to_timestamp(self._timestamp_ms()))
 
     def _pop_of(
-        self, request: ReceiveMessageRequest, remaining_s: float | None
+        self, caller: Caller, request: ReceiveMessageRequest, remaining_s: float | None
     ) -> PopMessageRequestHeader:
+        client = self._clients.known(caller)
+        answer_ms = REQUEST_TIMEOUT_MS if client is None else client.request_timeout_ms
         group = check_group(request.group)
         settings = self._broker.find_group(group)
         wanted = request.filter_expression
@@ -141,7 +147,7 @@ class ReceiveService:
             queue_id=_ALL_QUEUES,
             max_msg_nums=min(max(1, request.batch_size), POP_COUNT_MAX),
             invisible_time_ms=invisible_ms,
-            poll_time_ms=_polling_ms(request, remaining_s),
+            poll_time_ms=_polling_ms(request, remaining_s, answer_ms),
             born_timestamp_ms=self._timestamp_ms(),
             init_mode=INIT_MAX,
             exp_type="SQL92" if wanted.type == FilterType.SQL else "TAG",
@@ -150,10 +156,12 @@ class ReceiveService:
             attempt_id=request.attempt_id or None,
         )
 
-    async def _pop(self, caller: Caller, header: PopMessageRequestHeader) -> list[_Received]:
+    async def _pop(
+        self, caller: Caller, header: PopMessageRequestHeader, given_up: asyncio.Future[None]
+    ) -> list[_Received]:
         asked = RemotingCommand(code=RequestCode.POP_MESSAGE, ext_fields=encode_header(header))
         timeout_ms = header.poll_time_ms + ANSWER_MS
-        answer = await self._clients.ask(caller, asked, timeout_ms=timeout_ms)
+        answer = await self._clients.ask(caller, asked, timeout_ms=timeout_ms, given_up=given_up)
         if answer.code in _NONE_FOUND:
             return []
         check_answer(answer)
@@ -260,12 +268,20 @@ def _check_invisible(invisible_ms: int, least_ms: int) -> int:
     return invisible_ms
 
 
-def _polling_ms(request: ReceiveMessageRequest, remaining_s: float | None) -> int:
-    """Return how long a receive waits, within the call's deadline. Raises: Rejected."""
+def _polling_ms(request: ReceiveMessageRequest, remaining_s: float | None, answer_ms: int) -> int:
+    """Return how long a receive waits, within the call's deadline.
+
+    Args:
+        answer_ms: what the client adds to its own wait for the deadline. Go's SimpleConsumer names
+            no wait, so half of this is left for the answer, as by Apache's proxy.
+
+    Raises: Rejected.
+    """
     remaining_ms = POLLING_MS_MAX + ANSWER_MS if remaining_s is None else int(remaining_s * 1000)
-    asked_ms = POLLING_MS_MAX
     if request.HasField("long_polling_timeout"):
         asked_ms = to_ms(request.long_polling_timeout)
+    else:
+        asked_ms = remaining_ms - answer_ms // 2
     polling_ms = min(max(asked_ms, POLLING_MS_MIN), POLLING_MS_MAX)
     if polling_ms <= remaining_ms:
         return polling_ms

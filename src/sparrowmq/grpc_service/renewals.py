@@ -46,6 +46,7 @@ class _Renewed:
     receipt: Receipt
     caller: Caller
     begun_ms: int
+    until_ms: int
     # A change of the time changes the handle, so an acknowledgement or another change waits for it.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -54,22 +55,24 @@ class Renewals:
     """The messages that are renewed.
 
     Args:
-        timestamp_ms: the broker's wall clock, in milliseconds since 1970.
+        now_ms: the monotonic clock: a wall clock that is set back or ahead keeps no message from
+            its renewal.
     """
 
-    def __init__(self, clients: Clients, *, timestamp_ms: Callable[[], int]) -> None:
+    def __init__(self, clients: Clients, *, now_ms: Callable[[], int]) -> None:
         self._clients = clients
-        self._timestamp_ms = timestamp_ms
+        self._now_ms = now_ms
         # By client and by the receipt handle that the client has.
         self._renewed: dict[Client, dict[str, _Renewed]] = {}
 
     def add(self, caller: Caller, receipt: Receipt) -> None:
         """Renew a message from now on."""
-        client, now_ms = self._clients.find(caller), self._timestamp_ms()
+        client, now_ms = self._clients.find(caller), self._now_ms()
         client.seen_ms = now_ms
         of_client = self._renewed.setdefault(client, {})
         if len(of_client) < RENEWED_MAX:
-            of_client[receipt.text] = _Renewed(receipt, caller, now_ms)
+            until_ms = now_ms + receipt.handle.invisible_ms
+            of_client[receipt.text] = _Renewed(receipt, caller, now_ms, until_ms)
 
     @contextlib.asynccontextmanager
     async def end(self, caller: Caller, receipt: Receipt) -> AsyncGenerator[Receipt]:
@@ -90,7 +93,7 @@ class Renewals:
 
     async def look(self) -> None:
         """Renew what is due, and release the messages of clients that are gone."""
-        now_ms = self._timestamp_ms()
+        now_ms = self._now_ms()
         due: list[tuple[dict[str, _Renewed], str]] = []
         released: list[_Renewed] = []
         for client, of_client in list(self._renewed.items()):
@@ -100,7 +103,7 @@ class Renewals:
                     del of_client[receipt]
                     if is_gone:
                         released.append(renewed)
-                elif renewed.receipt.expires_ms - now_ms <= LEFT_MS:
+                elif renewed.until_ms - now_ms <= LEFT_MS:
                     due.append((of_client, receipt))
         await _each(released, self._release)
         await _each(due, self._renew)
@@ -122,7 +125,7 @@ class Renewals:
             # It was finished, or its client has ended, while others were renewed.
             return
         refusal = await self._change(renewed, RENEWED_MS)
-        is_over = renewed.receipt.expires_ms <= self._timestamp_ms()
+        is_over = renewed.until_ms <= self._now_ms()
         if refusal == Code.INVALID_RECEIPT_HANDLE or (refusal is not None and is_over):
             of_client.pop(receipt, None)
 
@@ -132,12 +135,14 @@ class Renewals:
     async def _change(self, renewed: _Renewed, invisible_ms: int) -> Code | None:
         """Let a message be invisible from now on; return why the broker refuses, None if not."""
         async with renewed.lock:
+            asked_ms = self._now_ms()
             try:
                 renewed.receipt = await change_invisible(
                     self._clients, renewed.caller, renewed.receipt, invisible_ms=invisible_ms
                 )
             except Rejected as error:
                 return error.code
+            renewed.until_ms = asked_ms + invisible_ms
         return None
 
 

@@ -96,7 +96,9 @@ class SendService:
             check_message(
                 message,
                 body_bytes_max=self._broker.body_bytes_max,
+                delay_ms_max=self._broker.delay_ms_max,
                 type_of_topic=message_type_of(topic),
+                timestamp_ms=self._timestamp_ms(),
             )
         if len(messages) == 1:
             entries = [await self._send_one(caller, topic, messages[0])]

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from sparrowmq.calling import clock
 from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.calling.sockets import join_address
 from sparrowmq.grpc_service.callers import Caller, identify
@@ -83,6 +84,7 @@ class GrpcServer:
     Args:
         access: the access rules; None allows everything.
         timestamp_ms: the broker's wall clock, in milliseconds since 1970.
+        now_ms: the monotonic clock.
     """
 
     def __init__(
@@ -91,11 +93,12 @@ class GrpcServer:
         *,
         access: AccessControl | None,
         timestamp_ms: Callable[[], int],
+        now_ms: Callable[[], int] = clock.monotonic_ms,
     ) -> None:
         self._access = access
         self._clients = Clients(broker)
-        self._renewals = Renewals(self._clients, timestamp_ms=timestamp_ms)
-        self._timestamp_ms = timestamp_ms
+        self._renewals = Renewals(self._clients, now_ms=now_ms)
+        self._now_ms = now_ms
         self._sessions = Sessions(broker, self._clients, self._renewals, timestamp_ms=timestamp_ms)
         self._receives = ReceiveService(
             broker, self._clients, self._renewals, timestamp_ms=timestamp_ms
@@ -190,7 +193,7 @@ class GrpcServer:
         caller = identify(dict(context.invocation_metadata()), context.peer(), self._access)
         # A call alone makes nobody a client: callers with ever new ids fill no table.
         if (client := self._clients.known(caller)) is not None:
-            client.seen_ms = self._timestamp_ms()
+            client.seen_ms = self._now_ms()
         return caller
 
     async def _receive(self, data: bytes, context: Any) -> AsyncIterator[ReceiveMessageResponse]:

@@ -13,7 +13,7 @@ from sparrowmq.errors import LocalProtocolError
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_group
 from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients
-from sparrowmq.grpc_service.message_content import to_duration
+from sparrowmq.grpc_service.message_content import to_duration, to_ms
 from sparrowmq.grpc_service.messages import (
     Code,
     CustomizedBackoff,
@@ -114,6 +114,8 @@ class Sessions:
         merged = merge_settings(given, group, body_bytes_max=self._broker.body_bytes_max)
         client.consumers = _consumers(merged, self._timestamp_ms())
         client.published_topics = frozenset(topic.name for topic in merged.publishing.topics)
+        if given.HasField("request_timeout"):
+            client.request_timeout_ms = to_ms(given.request_timeout)
         return merged
 
     async def heartbeat(self, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:

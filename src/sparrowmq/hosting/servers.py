@@ -54,6 +54,7 @@ from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.access_file import AccessFile, read_credentials
 from sparrowmq.serving.remoting_server import bind
+from sparrowmq.serving.server_log import log_to_stderr
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 
 LOG = logging.getLogger("sparrowmq.hosting")
@@ -463,11 +464,7 @@ async def _broker(
 def _run(
     serve: Callable[[asyncio.Event], Awaitable[None]], settings: HostSettings, *, label: str = ""
 ) -> int:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if settings.verbose else logging.INFO,
-        format=f"%(asctime)s{label} %(levelname)s %(name)s: %(message)s",
-    )
+    log_to_stderr(logging.DEBUG if settings.verbose else logging.INFO, label=label)
 
     async def run() -> None:
         stop = asyncio.Event()

@@ -71,7 +71,7 @@ _VERSION_WITH_STANDARD_JSON = 401
 _UNIT, _UNIT_SUB = 1, 2
 _KEYS_MAX, _NAMESPACES_MAX = 10_000, 1_000
 # The settings of NamesrvConfig that apply to this name server.
-_SETTINGS = b"productEnvName=center\nclusterTest=false\norderMessageEnable=false\n"
+_SETTINGS = b"productEnvName=center\nclusterTest=false\norderMessageEnable=true\n"
 SCAN_INTERVAL_MS = 10_000
 
 
@@ -355,9 +355,12 @@ def get_config(server: NameServer, request: Request) -> Sequence[Output]:
 
 
 def delete_topic(server: NameServer, request: Request) -> Sequence[Output]:
-    """Remove a topic; a broker that still has the topic registers it again with its next change."""
+    """Remove a topic; a broker that still has the topic registers it again with its next change.
+
+    `mqadmin deleteTopic` names the cluster at whose brokers it has deleted the topic.
+    """
     header = decode_header(DeleteTopicFromNamesrvRequestHeader, request.command.ext_fields)
-    server.routes.delete_topic(header.topic)
+    server.routes.delete_topic(header.topic, cluster_name=header.cluster_name or None)
     return answer(request)
 
 

@@ -121,7 +121,7 @@ class RouteTable:
         if known is not None and known.identity.broker_name != identity.broker_name:
             # Another broker has this address now. Otherwise the former broker's entry would stay
             # forever.
-            self._forget(known.identity)
+            self._forget([known.identity])
         group = self._brokers.setdefault(identity.broker_name, _BrokerGroup(identity.cluster_name))
         group.cluster_name = identity.cluster_name
         for broker_id, address in list(group.addresses.items()):
@@ -225,29 +225,32 @@ class RouteTable:
         """
         live = self._live.get(identity.address)
         if live is not None and live.identity[1:] == identity[1:]:
-            self._forget(identity)
+            self._forget([identity])
 
-    def _forget(self, identity: BrokerIdentity) -> None:
-        del self._live[identity.address]
-        group = self._brokers.get(identity.broker_name)
-        if group is None or group.addresses.get(identity.broker_id) != identity.address:
-            return
-        del group.addresses[identity.broker_id]
-        if group.addresses:
-            return
-        del self._brokers[identity.broker_name]
-        broker_name = identity.broker_name
-        for name in [name for name, queues in self._topics.items() if broker_name in queues]:
-            queues = self._topics[name]
-            del queues[broker_name]
+    def _forget(self, identities: Iterable[BrokerIdentity]) -> None:
+        """Remove live brokers; the topics are gone through once, however many are removed."""
+        gone: dict[str, None] = {}
+        for identity in identities:
+            del self._live[identity.address]
+            group = self._brokers.get(identity.broker_name)
+            if group is None or group.addresses.get(identity.broker_id) != identity.address:
+                continue
+            del group.addresses[identity.broker_id]
+            if not group.addresses:
+                del self._brokers[identity.broker_name]
+                gone[identity.broker_name] = None
+        names = gone.keys()
+        hit = [each for each in self._topics.items() if not names.isdisjoint(each[1].keys())]
+        for topic, queues in hit:
+            for broker_name in names & queues.keys():
+                del queues[broker_name]
             if not queues:
-                del self._topics[name]
+                del self._topics[topic]
 
     def unregister_connection(self, connection: Connection) -> list[BrokerIdentity]:
         """Remove the brokers that registered over a connection, and return them."""
         lost = [live.identity for live in self._live.values() if live.connection is connection]
-        for identity in lost:
-            self.unregister(identity)
+        self._forget(lost)
         return lost
 
     def expire(self, now_ms: int) -> list[tuple[BrokerIdentity, Connection]]:
@@ -257,8 +260,7 @@ class RouteTable:
             for live in self._live.values()
             if now_ms - live.seen_ms > BROKER_EXPIRY_MS
         ]
-        for identity, _ in silent:
-            self.unregister(identity)
+        self._forget(identity for identity, _ in silent)
         return silent
 
     def note_alive(self, address: str, *, now_ms: int) -> DataVersion | None:
@@ -326,9 +328,15 @@ class RouteTable:
         addresses = [a for g in self._brokers.values() for a in g.addresses.values()]
         return sorted(names), min(addresses, default=None)
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove a topic."""
-        self._topics.pop(topic, None)
+    def delete_topic(self, topic: str, *, cluster_name: str | None = None) -> None:
+        """Remove a topic, from all brokers or from those of one cluster."""
+        queues = self._topics.get(topic, {})
+        for name in list(queues):
+            group = self._brokers.get(name)
+            if cluster_name is None or group is None or group.cluster_name == cluster_name:
+                del queues[name]
+        if not queues:
+            self._topics.pop(topic, None)
 
     def set_write_perm(self, broker_name: str, *, may_write: bool) -> int:
         """Set or clear the write permission of all topics of a broker; return their number."""

@@ -214,7 +214,7 @@ def _encode_json_header(command: RemotingCommand) -> bytes:
             )
         )
     except (TypeError, UnicodeEncodeError) as error:
-        raise LocalProtocolError(f"no header can carry {command.ext_fields!r}") from error
+        raise _cannot_carry(command.ext_fields, error) from error
 
 
 def _encode_binary_header(command: RemotingCommand) -> bytes:
@@ -233,8 +233,17 @@ def _encode_binary_header(command: RemotingCommand) -> bytes:
             code, language, command.version, command.opaque, command.flag, len(remark)
         )
     except (LayoutError, AttributeError, UnicodeEncodeError) as error:
-        raise LocalProtocolError(f"no header can carry {command!r:.500}") from error
+        raise _cannot_carry(command, error) from error
     return b"".join((head, remark, _LENGTH.pack(len(ext_fields)), ext_fields))
+
+
+def _cannot_carry(value: object, error: Exception) -> LocalProtocolError:
+    if isinstance(error, UnicodeEncodeError):
+        # Half of a pair of surrogates. Python makes one of each byte of a command's arguments that
+        # is not UTF-8. The rest of the header has nothing to do with it.
+        part = error.object[max(0, error.start - 20) : error.end + 20]
+        return LocalProtocolError(f"no header can carry {part!r}, which UTF-8 cannot encode")
+    return LocalProtocolError(f"no header can carry {value!r:.500}")
 
 
 def decode_command(kind: int, header: bytes, body: bytes | None) -> RemotingCommand:

@@ -372,16 +372,18 @@ class DeleteTopicRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_na
 
 
 class DeleteTopicFromNamesrvRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """DELETE_TOPIC_IN_NAMESRV."""
+    """DELETE_TOPIC_IN_NAMESRV; without a cluster, in all clusters."""
 
     topic: str
+    cluster_name: str | None = None
 
 
 class DeleteSubscriptionGroupRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """DELETE_SUBSCRIPTIONGROUP."""
+    """DELETE_SUBSCRIPTIONGROUP; `clean_offset` is the name of `remove_offset` in 5.x."""
 
     group_name: str
     remove_offset: bool = False
+    clean_offset: bool = False
 
 
 class GetRouteInfoRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
@@ -607,11 +609,13 @@ class GetConsumeStatsInBrokerHeader(Struct, frozen=True, kw_only=True, rename=wi
 class GetConsumeStatsRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_CONSUME_STATS; without a topic, of all topics of the group.
 
+    `topic_list` of 5.x names topics, joined by semicolons, in the place of `topic`.
     `sparrowmq_audit` is SparrowMQ's own: whether to add the changes of the group's progress.
     """
 
     consumer_group: str
     topic: str | None = None
+    topic_list: str | None = None
     sparrowmq_audit: bool | None = None
 
 
@@ -653,12 +657,18 @@ class QueryCorrectionOffsetHeader(Struct, frozen=True, kw_only=True, rename=wire
 
 
 class ResetOffsetRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET; -1 means the queue's end."""
+    """INVOKE_BROKER_TO_RESET_OFFSET and RESET_CONSUMER_CLIENT_OFFSET.
+
+    A timestamp of -1 means the queue's end. Tools of 5.x may name one queue, and an offset in it;
+    -1 stands for none.
+    """
 
     topic: str
     group: str
     timestamp_ms: Int64
     is_force: bool
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
 
 
 class GetConsumerStatusRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -268,6 +268,10 @@ class RemotingSession:
         events.append(ResponseReceived(token, command))
         return True
 
+    def find_opaque(self, token: Hashable) -> int | None:
+        """Return the number of the request whose answer a token waits for, None for none."""
+        return self._opaques.get(token)
+
     def abandon(self, token: Hashable) -> bool:
         """Stop waiting for a token's answer; return whether the token was outstanding."""
         opaque = self._opaques.pop(token, None)

@@ -31,6 +31,7 @@ SIGNATURE = "Signature"
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 _UNSIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
+_OF_THE_SIGNER = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,16 @@ def signed(request: RemotingCommand, credentials: Credentials) -> RemotingComman
     """Return a signed copy of a request; the caller may change the original and send it again."""
     fields = sign_request(request.ext_fields, request.body, credentials=credentials)
     return structs.replace(request, ext_fields=fields)
+
+
+def without_signature(ext_fields: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the ext fields that may be passed on to another client.
+
+    A signature covers neither the request's code nor the names of its fields. Whoever sees an
+    account's signature of values that they chose can sign another request in the account's name.
+    """
+    fields = ext_fields or {}
+    return {name: fields[name] for name in fields if name not in _OF_THE_SIGNER}
 
 
 def is_signature_valid(

@@ -104,16 +104,18 @@ class AccessFile:
         yaml = _import_yaml()
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
         text = yaml.dump(_typed(document), Dumper=dumper, sort_keys=False, allow_unicode=True)
-        # Brokers of several processes may share the file.
-        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
+        # A link to the file stays: others may read the file itself. Brokers of several processes
+        # may share the file.
+        file_path = self._path.resolve()
+        temporary = file_path.with_name(f"{file_path.name}.{os.getpid()}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self._path)
-            _sync_names(self._path.parent)
+            os.replace(temporary, file_path)
+            _sync_names(file_path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()

@@ -18,7 +18,8 @@ class ServerLimits:
             serverChannelMaxIdleTimeSeconds.
         frame_bytes_max: the size of a frame. NettyDecoder: com.rocketmq.remoting.frameMaxLength.
         started_frame_bytes_max: the size of all unfinished or unserved frames together, over all
-            connections.
+            connections. Beyond it, the connection whose frames have waited for the longest time is
+            closed.
         send_buffer_bytes_max: the size of the answers that a peer has not taken. No answer is made
             while half of this size is not taken. The bound therefore holds for every answer up to
             the other half, such as answers to pulls; only a larger answer exceeds the bound.

@@ -179,6 +179,13 @@ class Link(asyncio.Protocol):
         return self.buffered_bytes - before
 
     @property
+    def waiting_since_ms(self) -> int:
+        """Since when the decoder's bytes wait: for the rest of a frame, or for the peer."""
+        if self._started_ms is not None:
+            return self._started_ms
+        return self._active_ms if self._stalled_ms is None else self._stalled_ms
+
+    @property
     def room_bytes(self) -> int:
         """How many bytes may be written in this turn before no further answer is made."""
         return self._room_bytes - self.transport.get_write_buffer_size()

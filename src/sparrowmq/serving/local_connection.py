@@ -28,6 +28,7 @@ class LocalConnection:
         address: the peer's address as `ip:port`, by which the server judges and shows the peer.
         on_request: called with each request of the server; returns the answer, None for none.
         on_closed: called once, when the connection is closed.
+        on_given_up: called with the opaque of a request that waits, and whose asker has gone.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class LocalConnection:
         *,
         on_request: Callable[[RemotingCommand], RemotingCommand | None],
         on_closed: Callable[[], None],
+        on_given_up: Callable[[int], None],
     ) -> None:
         self._link = link
         self._address = address
         self._on_request = on_request
         self._on_closed = on_closed
+        self._on_given_up = on_given_up
         self._session = RemotingSession(in_flight_max=LOCAL_IN_FLIGHT_MAX)
         self._transport = _LocalTransport(address, self._received, self._closed, link)
         link.connection_made(self._transport)
@@ -51,8 +54,17 @@ class LocalConnection:
         """Whether the connection is closed, or was refused."""
         return self._transport.is_closing()
 
-    async def ask(self, request: RemotingCommand, *, timeout_ms: int) -> RemotingCommand:
+    async def ask(
+        self,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int,
+        given_up: asyncio.Future[None] | None = None,
+    ) -> RemotingCommand:
         """Send a request; return its answer.
+
+        Args:
+            given_up: done once nobody wants the answer; it comes at once then.
 
         Raises: ConnectionLost, InvokeTimeout, TooManyInFlight; LocalProtocolError for a request
             that cannot be encoded.
@@ -64,6 +76,8 @@ class LocalConnection:
             self._transport.deliver(self._session.start_request(request, answered))
         except TooManyInFlight as error:
             raise TooManyInFlight(str(error), address=self._address) from None
+        if given_up is not None:
+            given_up.add_done_callback(lambda _: self._give_up(answered))
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await answered
@@ -76,6 +90,11 @@ class LocalConnection:
     def close(self) -> None:
         """Close the connection."""
         self._transport.close()
+
+    def _give_up(self, answered: asyncio.Future[RemotingCommand]) -> None:
+        opaque = self._session.find_opaque(answered)
+        if opaque is not None and not self.is_closed:
+            self._on_given_up(opaque)
 
     def _received(self, data: bytes) -> None:
         for event in self._session.receive_data(data):

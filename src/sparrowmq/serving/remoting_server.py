@@ -317,6 +317,21 @@ class RemotingServer:
             link.cut_off("peers leave too many answers, and this one has left some for longest")
         self._unsent_bytes = total
 
+    def _bound_started(self) -> None:
+        """Cut off the peers whose requests have been incomplete or unserved for longest."""
+        # One that is cut off counts until its connection is gone.
+        waiting = [
+            link
+            for link in self._links.values()
+            if link.buffered_bytes and not link.transport.is_closing()
+        ]
+        total = sum(link.buffered_bytes for link in waiting)
+        for link in sorted(waiting, key=lambda link: link.waiting_since_ms):
+            if total <= self._limits.started_frame_bytes_max:
+                return
+            total -= link.buffered_bytes
+            link.cut_off("peers leave too many requests incomplete, and this one has for longest")
+
     def opened(self, link: Link) -> Connection | None:
         """Register an accepted connection, unless there are too many; None refuses it."""
         if self._is_stopping:
@@ -345,7 +360,7 @@ class RemotingServer:
         finally:
             self._is_writer_near = False
         if self._started_bytes > self._limits.started_frame_bytes_max and link.buffered_bytes:
-            link.cut_off("too many bytes of frames that are not finished or not served")
+            self._bound_started()
         if self._is_turn_due:
             return
         # A turn that has lasted ends in any case: connections that are behind go on then.

@@ -5,26 +5,28 @@ Tests: test_spark.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.spark.bounds import OffsetChoice, QueueBounds, ranges_between
-from sparrowmq.spark.discovery import Discovery, discover
+from sparrowmq.spark.discovery import BEGIN_WAIT_MS_MAX, Discovery, discover
 from sparrowmq.spark.failures import clear, settle
-from sparrowmq.spark.narrowing import Narrowing
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.positions import find_offsets, first_offset_since
 from sparrowmq.spark.shipping import Packed, pack
-from sparrowmq.spark.topic_queues import Cluster, connect
+from sparrowmq.spark.topic_queues import Cluster, connect, persist
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 
 class RocketMQReader(DataSourceReader):
@@ -47,7 +49,8 @@ class RocketMQReader(DataSourceReader):
         found, choices = cluster.run(_find_edges(cluster, options))
         start, end = settle(choices, found.bounds, fail=options.fail_on_data_loss)
         ranges = options.narrowing.narrow(ranges_between(start, end))
-        ranges = cluster.run(_narrow_by_time(cluster, ranges, options.narrowing))
+        narrow = partial(_narrow_by_time, cluster, ranges, options)
+        ranges = cluster.run(_persist(options, narrow))
         return make_partitions(options, ranges, found.queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -61,20 +64,36 @@ def _find_edges(
     found = yield from discover(cluster, options)
     choices = []
     for choice in (options.starting, options.ending):
-        offsets = yield from find_offsets(cluster, choice, found.bounds, group=options.group)
-        choices.append(offsets)
+        find = partial(
+            find_offsets,
+            cluster,
+            choice,
+            found.bounds,
+            group=options.group,
+            pull_group=options.pull_group,
+        )
+        choices.append((yield from _persist(options, find)))
     return found, choices
 
 
+def _persist(options: SourceOptions, find: Callable[[], Operation[T]]) -> Operation[T]:
+    """Wait for a broker that does not answer, as every read does that begins."""
+    return (yield from persist(min(options.wait_for_brokers_ms, BEGIN_WAIT_MS_MAX), find))
+
+
 def _narrow_by_time(
-    cluster: Cluster, ranges: Sequence[QueueRange], narrowing: Narrowing
+    cluster: Cluster, ranges: Sequence[QueueRange], options: SourceOptions
 ) -> Operation[list[QueueRange]]:
+    narrowing, group = options.narrowing, options.pull_group
+
     def find(each: QueueRange, timestamp_ms: int | None, *, otherwise: int) -> Operation[int]:
         if timestamp_ms is None:
             return otherwise
         bounds = QueueBounds(each.start, each.end)
         return (
-            yield from first_offset_since(cluster, each.queue, bounds, timestamp_ms=timestamp_ms)
+            yield from first_offset_since(
+                cluster, each.queue, bounds, timestamp_ms=timestamp_ms, group=group
+            )
         )
 
     def narrow(each: QueueRange) -> Operation[QueueRange]:

@@ -102,16 +102,25 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
 )
 
 
+def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options, whose names have any case, with *** in place of secrets."""
+    secret = {option.name.lower() for option in CONNECTION_OPTIONS if option.is_secret}
+    return {name: "***" if name.lower() in secret else text for name, text in options.items()}
+
+
 def take_connection(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `ClusterOptions` but the time-out; remove their options from `values`.
 
-    Raises: ConfigError for an access key without its secret, or a TLS option without `useTLS`.
+    Raises: ConfigError for an access key without its secret, a token without both, or a TLS option
+    without `useTLS`.
     """
     access_key, secret_key, security_token = (
         values.pop(name) for name in ("access_key", "secret_key", "security_token")
     )
     if (access_key is None) != (secret_key is None):
         raise ConfigError("give both options 'accessKey' and 'secretKey', or neither")
+    if security_token is not None and access_key is None:
+        raise ConfigError("option 'securityToken' needs options 'accessKey' and 'secretKey'")
     credentials = None
     if access_key is not None:
         credentials = Credentials(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparrowmq.model.message import RESERVED_PROPERTIES
+from sparrowmq.model.message import BODY_BYTES_MAX, RESERVED_PROPERTIES
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
+from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
+from sparrowmq.protocol.subscription import TAG_SEPARATOR
 from sparrowmq.spark.row_encoding import PROPERTY_WRITE_ID
 from sparrowmq.store.record_check import CRC_PROPERTY
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 # MessageConst.PROPERTY_DLQ_ORIGIN_TOPIC and its neighbour.
 _ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 _ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+# The names of these and a reason, the letter's own id, and its namespace.
+_OWN_BYTES = 512
 _LEFT_OUT = (*RESERVED_PROPERTIES, PROPERTY_WRITE_ID, CRC_PROPERTY)
 
 
@@ -46,4 +50,19 @@ def to_dlq(frame: DataFrame, group: str) -> DataFrame:
         "tags",
         "keys",
         f"map_concat({kept}, {origin}) AS properties",
+    )
+
+
+def can_be_dead_letter(reason: str) -> str:
+    """Return the condition, in SQL, that a client may send a row of a read as a dead letter.
+
+    Args:
+        reason: the column whose text becomes a property, too.
+    """
+    return (
+        f"length(body) BETWEEN 1 AND {BODY_BYTES_MAX} "
+        f"AND NOT coalesce(contains(tags, '{TAG_SEPARATOR}'), false) "
+        f"AND octet_length(concat_ws('', map_keys(properties), map_values(properties))) "
+        f"+ 2 * size(properties) + octet_length(concat({reason}, topic, msgId)) "
+        f"<= {PROPERTIES_BYTES_MAX - _OWN_BYTES}"
     )

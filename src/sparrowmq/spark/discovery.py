@@ -49,12 +49,16 @@ def discover(
     """
     missing: frozenset[MessageQueue] = frozenset()
     queues: frozenset[MessageQueue] = frozenset()
+    # The topics of which nothing is waited for again.
+    gone = {queue.topic for queue in given_up}.difference(
+        queue.topic for queue in frozenset(expected).difference(given_up)
+    )
 
     def attempt() -> Operation[Discovery]:
         nonlocal missing, queues
         age_ms_max = 0 if missing else route_age_ms_max
         topics = yield from _find_topics(cluster, options, is_expected=bool(expected))
-        yield from cluster.refresh(topics, age_ms_max=age_ms_max)
+        yield from cluster.refresh(topics, age_ms_max=age_ms_max, given_up=gone)
         queues = cluster.find_queues(topics)
         missing = frozenset(expected) - queues - frozenset(given_up)
         if missing:
@@ -75,7 +79,12 @@ def discover(
         return (yield from persist(wait_ms, attempt))
     except TopicRouteNotFound:
         if not missing:
-            raise
+            if options.fail_on_data_loss or not expected:
+                raise
+            # A topic is gone, and with it its queues.
+            topics = yield from _find_topics(cluster, options, is_expected=True)
+            yield from cluster.refresh(topics, given_up={each.topic for each in expected})
+            queues = cluster.find_queues(topics)
         return (yield from _look(cluster, options, queues, expected))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.model.message import PROPERTY_UNIQ_KEY
 from sparrowmq.spark.row_encoding import PROPERTY_WRITE_ID
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def exactly_once(frame: DataFrame, *, within: str = "1 day") -> DataFrame:
             f"exactly_once needs the column{'s' * (len(missing) > 1)} {', '.join(missing)}; call "
             f"it on what load() returns, before any select, with profile default or full"
         )
-    place = "concat_ws(' ', brokerName, queueId, queueOffset)"
+    # A queue that was lost and filled again has other messages at the same places.
+    place = f"concat_ws(' ', brokerName, queueId, queueOffset, properties['{PROPERTY_UNIQ_KEY}'])"
     id_of = f"concat_ws(' ', topic, coalesce(properties['{PROPERTY_WRITE_ID}'], {place})) AS {_ID}"
     if not frame.isStreaming:
         return frame.selectExpr("*", id_of).dropDuplicates([_ID]).drop(_ID)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparrowmq.client.name_servers import parse_name_servers
 from sparrowmq.errors import ConfigError, LocalProtocolError
 from sparrowmq.model import MessageQueue, UnreadablePolicy
-from sparrowmq.model.names import check_group, is_system_topic
+from sparrowmq.model.names import check_consumer_group, is_system_topic
 from sparrowmq.protocol.sql92 import parse_condition
 from sparrowmq.protocol.subscription import (
     EXPRESSION_TYPE_SQL92,
@@ -132,6 +132,15 @@ class SourceOptions(ClusterOptions):
         assert pattern is not None
         is_hidden = is_system_topic(topic) or (topic[:1] == "%" and pattern[:1] != "%")
         return not is_hidden and re.fullmatch(pattern, topic) is not None
+
+    def others_of(self, queues: Collection[MessageQueue]) -> list[MessageQueue]:
+        """Return the queues that `assign`, `topicPattern` or `topic` does not choose, in order."""
+        if self.assign is not None:
+            return sorted(set(queues) - self.assign)
+        topics = {queue.topic for queue in queues}
+        is_read = self.topics.__contains__ if self.topic_pattern is None else self.matches
+        others = {topic for topic in topics if not is_read(topic)}
+        return sorted(queue for queue in queues if queue.topic in others)
 
     @property
     def tags(self) -> frozenset[str] | None:
@@ -423,7 +432,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "group",
         None,
-        check_group,
+        check_consumer_group,
         "the consumer group that pulls messages, and whose committed offsets are read and written; "
         "one that only says where to begin (startingOffsets) or gets dead letters pulls nothing",
     ),

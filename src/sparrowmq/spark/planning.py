@@ -46,7 +46,9 @@ def limit_ranges(
     """Cut ranges so that together they have at most `rows_max` offsets.
 
     Every queue gets offsets in proportion to its range. While there is a row for each queue, no
-    queue with messages is left out: a large queue must not starve a small one.
+    queue with messages is left out: a large queue must not starve a small one. With fewer rows the
+    queues take turns; the sum of the starts, which grows by the rows of each batch, says whose turn
+    it is.
 
     Args:
         ranges: the ranges that could be read.
@@ -62,6 +64,13 @@ def limit_ranges(
     costs = [each.rows * cost for each, cost in zip(ordered, row_costs, strict=True)]
     if sum(costs) <= rows_max:
         return ordered
+    holding = [index for index, each in enumerate(ordered) if each.rows > 0]
+    if rows_max < len(holding):
+        first = sum(each.start for each in ordered)
+        turns = {holding[(first + step) % len(holding)] for step in range(rows_max)}
+        return [
+            each._replace(end=each.start + (index in turns)) for index, each in enumerate(ordered)
+        ]
     shares = apportion(costs, rows_max)
     counts = [-(-share // cost) for share, cost in zip(shares, row_costs, strict=True)]
     return [

@@ -39,11 +39,13 @@ def find_offsets(
     bounds: Mapping[MessageQueue, QueueBounds],
     *,
     group: str | None,
+    pull_group: str | None,
 ) -> Operation[OffsetChoice]:
     """Turn a user's choice into offsets.
 
     Args:
         group: the consumer group of the read.
+        pull_group: the group that pulls; None for the default one.
 
     Raises: TransportError, BrokerError, RouteError; ConfigError if a message that must exist does
     not.
@@ -59,7 +61,9 @@ def find_offsets(
         return OffsetChoice(choice.fallback, committed)
     times = {queue: choice.time_of(queue) for queue in queues}
     searches = {
-        queue: first_offset_since(cluster, queue, bounds[queue], timestamp_ms=timestamp_ms)
+        queue: first_offset_since(
+            cluster, queue, bounds[queue], timestamp_ms=timestamp_ms, group=pull_group
+        )
         for queue, timestamp_ms in times.items()
         if timestamp_ms is not None
     }
@@ -121,9 +125,18 @@ def _all_committed(cluster: Cluster, address: str) -> Operation[Mapping[str, Map
 
 
 def first_offset_since(
-    cluster: Cluster, queue: MessageQueue, bounds: QueueBounds, *, timestamp_ms: int
+    cluster: Cluster,
+    queue: MessageQueue,
+    bounds: QueueBounds,
+    *,
+    timestamp_ms: int,
+    group: str | None,
 ) -> Operation[int]:
-    """Return the offset of the first message stored at or after a time, or the queue's end."""
+    """Return the offset of the first message stored at or after a time, or the queue's end.
+
+    Args:
+        group: the group that pulls; None for the default one.
+    """
     address = cluster.address(queue)
     low, high = bounds.min_offset, bounds.max_offset
     if low == high:
@@ -137,7 +150,7 @@ def first_offset_since(
         middle = guesses.pop() if guesses else (low + high) // 2
         if not low <= middle < high:
             continue
-        at, stored_timestamp_ms = yield from _stored(cluster, queue, middle, end=high)
+        at, stored_timestamp_ms = yield from _stored(cluster, queue, middle, end=high, group=group)
         if stored_timestamp_ms is None or stored_timestamp_ms >= timestamp_ms:
             high = middle
         else:
@@ -146,7 +159,7 @@ def first_offset_since(
 
 
 def _stored(
-    cluster: Cluster, queue: MessageQueue, offset: int, *, end: int, group: str | None = None
+    cluster: Cluster, queue: MessageQueue, offset: int, *, end: int, group: str | None
 ) -> Operation[tuple[int, int | None]]:
     """Return the first message from an offset on, and its store time; None without a message."""
     header = make_pull_header(group or DEFAULT_GROUP, queue, offset=offset, count_max=1)
@@ -180,21 +193,24 @@ def store_times_before(
 
 
 def sample_sizes(
-    cluster: Cluster, offsets: Mapping[MessageQueue, int]
+    cluster: Cluster, offsets: Mapping[MessageQueue, int], *, group: str | None
 ) -> Operation[dict[MessageQueue, int]]:
     """Return the approximate size of a message of each queue: the mean of the next few.
 
     Args:
         offsets: the offsets to sample at; 0 is the size of a queue without a message there.
+        group: the group that pulls; None for the default one.
     """
     queues = sorted(offsets)
-    asked = [_sample_size(cluster, queue, offsets[queue]) for queue in queues]
+    asked = [_sample_size(cluster, queue, offsets[queue], group) for queue in queues]
     sizes = yield from gather(asked, name="sizes")
     return dict(zip(queues, sizes, strict=True))
 
 
-def _sample_size(cluster: Cluster, queue: MessageQueue, offset: int) -> Operation[int]:
-    header = make_pull_header(DEFAULT_GROUP, queue, offset=offset, count_max=SAMPLE_COUNT)
+def _sample_size(
+    cluster: Cluster, queue: MessageQueue, offset: int, group: str | None
+) -> Operation[int]:
+    header = make_pull_header(group or DEFAULT_GROUP, queue, offset=offset, count_max=SAMPLE_COUNT)
     result = yield from pull(cluster.address(queue), header, timeout_ms=cluster.request_timeout_ms)
     if result.status is not PullStatus.FOUND:
         return 0

@@ -6,17 +6,27 @@ Tests: test_stream_reader.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from sparrowmq.calling import clock
+from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Bounds, Loss, Offsets, find_refilled
-from sparrowmq.spark.discovery import Discovery, discover
+from sparrowmq.spark.discovery import BEGIN_WAIT_MS_MAX, Discovery, discover
 from sparrowmq.spark.failures import settle
 from sparrowmq.spark.options import SourceOptions
-from sparrowmq.spark.positions import find_offsets, store_times_before
-from sparrowmq.spark.topic_queues import BOUNDS_AGE_MS_MAX, ROUTE_AGE_MS_MAX, connect
+from sparrowmq.spark.positions import find_offsets, sample_sizes, store_times_before
+from sparrowmq.spark.topic_queues import (
+    BOUNDS_AGE_MS_MAX,
+    ROUTE_AGE_MS_MAX,
+    Cluster,
+    connect,
+    persist,
+)
+
+T = TypeVar("T")
 
 # Between looks that are closer, no broker stops, loses its store, starts, and gets messages.
 REFILL_MS_MIN = 1_000
@@ -41,16 +51,21 @@ class QueueWatch:
         """Return the bounds of the queues; ask for them unless the last answer is recent.
 
         Args:
-            expected: the queues that existed before; a missing queue is waited for once.
+            expected: the queues that existed before; a missing queue is waited for once, also if
+                the last answer, which has not got it, is recent.
 
         Raises: ConfigError if the queues are of a topic that the query does not read; errors of
             `discover`.
         """
         options = self._options
-        expected = _of_topics(options, expected)
+        expected = of_query(options, expected)
         now_ms = clock.monotonic_ms()
         is_fresh = now_ms - self._found_ms < BOUNDS_AGE_MS_MAX and not afresh
-        if self.found is not None and is_fresh:
+        if (
+            self.found is not None
+            and is_fresh
+            and expected.keys() <= self.found.queues | self._given_up
+        ):
             return self.found
         cluster = connect(options)
         known = expected or (() if self.found is None else self.found.bounds)
@@ -64,8 +79,10 @@ class QueueWatch:
             )
         )
         self._given_up = frozenset(known) - found.queues
-        self._is_after_pause |= now_ms - self._found_ms >= REFILL_MS_MIN
-        self.found, self._found_ms = found, clock.monotonic_ms()
+        # The answer may have been waited for: the broker was away meanwhile.
+        found_ms = clock.monotonic_ms()
+        self._is_after_pause |= found_ms - self._found_ms >= REFILL_MS_MIN
+        self.found, self._found_ms = found, found_ms
         return found
 
     def find_refilled(self, offsets: Offsets, stored_by_ms: Offsets) -> list[Loss]:
@@ -92,8 +109,10 @@ class QueueWatch:
                 and queue in bounds
                 and bounds[queue].min_offset < offset < bounds[queue].max_offset
             }
-            cluster, group = connect(self._options), self._options.pull_group
-            stored_ms |= cluster.run(store_times_before(cluster, waiting, bounds, group=group))
+            group = self._options.pull_group
+            stored_ms |= self._ask(
+                waiting, lambda cluster: store_times_before(cluster, waiting, bounds, group=group)
+            )
             self._is_after_pause = False
         return find_refilled(offsets, stored_by_ms, stored_ms)
 
@@ -117,11 +136,30 @@ class QueueWatch:
         }
         return {queue: time_ms for queue, time_ms in times.items() if time_ms is not None}
 
+    def sample_sizes(self, begin: Offsets, bounds: Bounds) -> dict[MessageQueue, int]:
+        """Return the approximate size of the next messages of each queue."""
+        waiting = {
+            queue: max(begin.get(queue, 0), found.min_offset)
+            for queue, found in bounds.items()
+            if begin.get(queue, 0) < found.max_offset
+        }
+        group = self._options.pull_group
+        return self._ask(waiting, lambda cluster: sample_sizes(cluster, waiting, group=group))
+
     def first_offsets(self) -> dict[MessageQueue, int]:
         """Return the start offsets of a query without a checkpoint."""
-        options = self._options
-        cluster, bounds = connect(options), self.look({}).bounds
-        choice = cluster.run(find_offsets(cluster, options.starting, bounds, group=options.group))
+        options, bounds = self._options, self.look({}).bounds
+        choice = self._ask(
+            bounds,
+            lambda cluster: find_offsets(
+                cluster,
+                options.starting,
+                bounds,
+                group=options.group,
+                pull_group=options.pull_group,
+            ),
+            wait_ms_max=BEGIN_WAIT_MS_MAX,
+        )
         (offsets,) = settle([choice], bounds, fail=options.fail_on_data_loss)
         return offsets
 
@@ -145,19 +183,51 @@ class QueueWatch:
         else:
             self._committed.update(fresh)
 
+    def _ask(
+        self,
+        queues: Collection[MessageQueue],
+        ask: Callable[[Cluster], Operation[T]],
+        *,
+        wait_ms_max: int | None = None,
+    ) -> T:
+        """Ask the brokers of queues; wait for one that has stopped since the last look."""
+        cluster, wait_ms = connect(self._options), self._options.wait_for_brokers_ms
+        topics = {queue.topic for queue in queues}
 
-def _of_topics(options: SourceOptions, offsets: Offsets) -> Offsets:
-    """Return the offsets, of a checkpoint, that are of topics that the query reads.
+        def attempt() -> Operation[T]:
+            yield from cluster.refresh(topics, age_ms_max=ROUTE_AGE_MS_MAX)
+            return (yield from ask(cluster))
+
+        if wait_ms_max is not None:
+            wait_ms = min(wait_ms, wait_ms_max)
+        return cluster.run(persist(wait_ms, attempt))
+
+
+def of_query(options: SourceOptions, offsets: Offsets) -> Offsets:
+    """Return the offsets, of a checkpoint, that are of queues that the query reads.
 
     Raises: ConfigError if there are others and none may be lost.
     """
-    if options.topic_pattern is not None:
-        return offsets
-    others = sorted({queue.topic for queue in offsets}.difference(options.topics))
+    others = options.others_of(offsets.keys())
     if others and options.fail_on_data_loss:
+        topic, broker_name, queue_id = others[0]
+        what = f"topic {topic!r}"
+        if options.assign is not None:
+            what = f"queue {topic}/{broker_name}/{queue_id}"
         raise ConfigError(
-            f"the checkpoint has offsets of topic {others[0]!r}, and this query reads "
-            f"{', '.join(options.topics)}; give this query's own checkpoint, or an empty directory "
-            f'for a new one; .option("failOnDataLoss", "false") leaves the topic out'
+            f"the checkpoint has offsets of {what}, and this query reads {_what_is_read(options)}; "
+            f"give this query's own checkpoint, or an empty directory for a new one; "
+            f'.option("failOnDataLoss", "false") leaves the {what.partition(" ")[0]} out'
         )
-    return {queue: offsets[queue] for queue in offsets if queue.topic not in others}
+    if not others:
+        return offsets
+    left_out = frozenset(others)
+    return {queue: offsets[queue] for queue in offsets if queue not in left_out}
+
+
+def _what_is_read(options: SourceOptions) -> str:
+    if options.assign is not None:
+        queues = (f"{topic}/{name}/{number}" for topic, name, number in sorted(options.assign))
+        return ", ".join(queues)
+    pattern = options.topic_pattern
+    return ", ".join(options.topics) if pattern is None else f"the topics that match {pattern}"

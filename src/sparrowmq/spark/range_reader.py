@@ -21,7 +21,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import numpy as np
@@ -30,6 +30,7 @@ from msgspec import structs
 
 from sparrowmq.calling.effects import Operation, Task, cancel, join, now, sleep, spawn
 from sparrowmq.client.operations.pull import PullReply, PullStatus, make_pull_header, pull
+from sparrowmq.client.operations.routes import ROUTE_MS
 from sparrowmq.client.route_cache import is_static
 from sparrowmq.errors import RemoteProtocolError, SparrowError, UnreadableMessage
 from sparrowmq.model import MessageQueue
@@ -289,7 +290,13 @@ def read_ranges(
 def _begin(
     cluster: Cluster, topics: frozenset[str], readers: Sequence[QueueReader]
 ) -> Operation[None]:
-    """Find the brokers' addresses; a cached cluster may know them from an earlier task."""
+    """Find the brokers' addresses; a cached cluster may know them from an earlier task.
+
+    An address that another broker has by now would give that broker's messages. The known one
+    serves while no name server answers.
+    """
+    with suppress(SparrowError):
+        yield from cluster.refresh(topics, age_ms_max=ROUTE_MS)
     for reader in readers:
         try:
             cluster.address(reader.queue)

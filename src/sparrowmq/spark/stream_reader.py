@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from sparrowmq.calling import clock
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.bounds import Loss, QueueBounds, choose_end, ranges_between
+from sparrowmq.spark.bounds import Loss, choose_end, ranges_between
 from sparrowmq.spark.checkpoint_offsets import (
     OffsetsJson,
     decode_offsets,
@@ -36,10 +36,8 @@ from sparrowmq.spark.checkpoint_offsets import (
 from sparrowmq.spark.failures import clear, report_losses
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
-from sparrowmq.spark.positions import sample_sizes
 from sparrowmq.spark.queue_watch import QueueWatch
 from sparrowmq.spark.shipping import Packed, pack
-from sparrowmq.spark.topic_queues import connect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,9 +58,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return pack(RocketMQStreamReader, self._options)
 
     @clear
-    def initialOffset(self) -> OffsetsJson:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the start offsets; Spark asks only for a query without a checkpoint."""
-        return encode_offsets(self._watch.first_offsets())
+        begin = self._watch.first_offsets()
+        return encode_checkpoint(begin, self._watch.stored_by(begin, {}, {}))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of a micro-batch as one of Spark's classes.
@@ -101,7 +100,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows_max=self._options.max_offsets_per_trigger if is_limited else None,
             rows_min=self._rows_min(limit),
             bytes_max=bytes_max,
-            row_sizes={} if bytes_max is None else self._sample_sizes(begin, bounds),
+            row_sizes={} if bytes_max is None else self._watch.sample_sizes(begin, bounds),
             refilled=self._watch.find_refilled(begin, stored_by_ms),
         )
         fresh = [loss for loss in answer.losses if loss not in self._losses]
@@ -136,18 +135,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing: `latestOffset` commits the offsets that are safely processed."""
-
-    def _sample_sizes(
-        self, begin: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, QueueBounds]
-    ) -> dict[MessageQueue, int]:
-        """Return the approximate size of the next messages of each queue."""
-        cluster = connect(self._options)
-        waiting = {
-            queue: max(begin.get(queue, 0), found.min_offset)
-            for queue, found in bounds.items()
-            if begin.get(queue, 0) < found.max_offset
-        }
-        return cluster.run(sample_sizes(cluster, waiting))
 
     def _rows_min(self, limit: ReadLimit) -> int:
         """Return the fewest rows of a batch; a query with an end does not wait for more rows."""

@@ -188,23 +188,35 @@ class Cluster:
         """Return the address of the broker that stores a message. Raises: as `address`."""
         return _known(self._routes.stored_at(message), f"the broker of message {message.msg_id}")
 
-    def refresh(self, topics: Collection[str], *, age_ms_max: int = 0) -> Operation[None]:
+    def refresh(
+        self, topics: Collection[str], *, age_ms_max: int = 0, given_up: Collection[str] = ()
+    ) -> Operation[None]:
         """Ask for the routes of topics whose known route is older than `age_ms_max`.
+
+        Args:
+            given_up: the topics that have no route from now on if none is found.
 
         Raises: TopicRouteNotFound, ConnectFailed, BrokerError.
         """
         now_ms = yield from now()
         known = {topic: self._routes.find(topic) for topic in sorted(topics)}
         asked = [
-            refresh_route(
-                self._routes, self.name_servers, topic, timeout_ms=self.request_timeout_ms
-            )
+            self._refresh(topic, is_given_up=topic in given_up)
             for topic, route in known.items()
             if route is None or now_ms - route.fetched_ms > age_ms_max
         ]
         # The first look-up finds a name server that answers; the other look-ups use it.
         yield from gather(asked[:1], name="route")
         yield from gather(asked[1:], name="routes")
+
+    def _refresh(self, topic: str, *, is_given_up: bool) -> Operation[None]:
+        routes, timeout_ms = self._routes, self.request_timeout_ms
+        try:
+            yield from refresh_route(routes, self.name_servers, topic, timeout_ms=timeout_ms)
+        except TopicRouteNotFound:
+            if not is_given_up:
+                raise
+            routes.remove(topic)
 
     def find_queues(self, topics: Collection[str]) -> frozenset[MessageQueue]:
         """Return the readable queues of topics, from the known routes."""

@@ -16,16 +16,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import choose_end, ranges_between
 from sparrowmq.spark.checkpoint_offsets import (
-    OffsetsJson,
     decode_offsets,
     decode_stored_by,
     encode_checkpoint,
-    encode_offsets,
 )
 from sparrowmq.spark.failures import RocketMQError, clear, report_losses
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
-from sparrowmq.spark.queue_watch import QueueWatch
+from sparrowmq.spark.queue_watch import QueueWatch, of_query
 from sparrowmq.spark.shipping import Packed, pack
 
 if TYPE_CHECKING:
@@ -50,10 +48,11 @@ class UnlimitedStreamReader(DataSourceStreamReader):
         return pack(UnlimitedStreamReader, self._options)
 
     @clear
-    def initialOffset(self) -> OffsetsJson:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the start offsets; Spark asks only for a query without a checkpoint."""
         self._end = self._watch.first_offsets()
-        return encode_offsets(self._end)
+        self._stored_by_ms = self._watch.stored_by(self._end, {}, {})
+        return encode_checkpoint(self._end, self._stored_by_ms)
 
     @clear
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
@@ -68,7 +67,7 @@ class UnlimitedStreamReader(DataSourceStreamReader):
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
         """Divide a micro-batch into partitions. An earlier run of the query may have planned it."""
-        begin, finish = decode_offsets(start), decode_offsets(end)
+        begin, finish = of_query(self._options, decode_offsets(start)), decode_offsets(end)
         if missing := sorted(begin.keys() - finish.keys()):
             topic, broker_name, queue_id = missing[0]
             raise RocketMQError(
@@ -83,7 +82,10 @@ class UnlimitedStreamReader(DataSourceStreamReader):
         ).losses
         report_losses(losses, fail=self._options.fail_on_data_loss)
         self._watch.commit(begin, found.bounds)
-        return make_partitions(self._options, ranges_between(begin, finish), found.queues)
+        anew = {loss.queue: found.bounds[loss.queue].min_offset for loss in refilled}
+        return make_partitions(
+            self._options, ranges_between({**begin, **anew}, finish), found.queues
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in an executor."""

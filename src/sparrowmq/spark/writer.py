@@ -358,7 +358,8 @@ def _targets(
 ) -> Iterator[tuple[str, MessageQueue | None, Any]]:
     """Yield topic, queue and row numbers of the rows for one queue, or for any queue.
 
-    Raises: UsageError for a row with a queue id and no broker, or a broker and no queue id.
+    Raises: UsageError for a row with a queue id and no broker, a broker and no queue id, or a queue
+        id below 0.
     """
     names = ("shardingKey", "brokerName", "queueId")
     others = [_column(batch, name) for name in names]
@@ -383,6 +384,9 @@ def _queue_of(
     queue_id: int | None,
 ) -> MessageQueue | None:
     if broker_name is not None and queue_id is not None:
+        if queue_id < 0:
+            # A broker would choose any queue.
+            raise UsageError(f"row {row} names queue {queue_id}; queues are numbered from 0")
         return MessageQueue(topic, broker_name, queue_id)
     if broker_name is not None or queue_id is not None:
         lone = (

@@ -195,17 +195,18 @@ def find_offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp_ms: int) 
     """Return the offset of the message stored at a time, or nearest to it.
 
     A time after the end gives the last message, a time before the beginning the first. Between two
-    messages the nearer one counts, at equal distance the earlier one. An empty queue gives 0.
-    Within one file of the queue the search equals RocketMQ's step for step.
+    messages the nearer one counts, at equal distance the earlier one. A queue without messages
+    gives its end. Within one file of the queue the search equals RocketMQ's step for step.
 
     Differs from RocketMQ: Apache chooses the file by its modification time, which a copied
     directory does not keep. This search takes the first file whose last message is not older than
-    the time.
+    the time. In a queue whose messages have all expired Apache finds an offset before its end: a
+    group that a tool sets to it seems to lag behind by messages that are gone.
     Source: DefaultMessageStore.getOffsetInQueueByTime, 4.9.
     """
     low, high = queue.min_offset, queue.max_offset - 1
     if high < low:
-        return 0
+        return low
     low, high = _choose_file(queue, log, timestamp_ms, low, high)
     left: int | None = None
     right: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from play import Handler, Play
 from sparrowmq.client.directory_setup import make_directory
-from sparrowmq.client.operations import administer, dead_letters
+from sparrowmq.client.operations import administer, dead_letters, groups
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
     PERM_WRITE,
@@ -98,6 +98,26 @@ def test_offsets_of_queues_that_came_lately_are_cloned_too(play: Callable[[Handl
     run(administer.clone_offsets(directory, "G", "second", "T"))
 
     assert committed == {("first", 0): 5, ("second", 0): 5, ("second", 1): 5}
+
+
+def test_group_loses_its_offsets_at_brokers_of_either_version(
+    play: Callable[[Handler], Play],
+) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            return answer_for_a(request, queue_count=1, perm=6)
+        return response_to(request)
+
+    run = play(answer)
+    run(groups.delete_group(make_directory("ns:1"), "G"))
+
+    deletions = [
+        request.ext_fields
+        for _, request in run.requests
+        if request.code == RequestCode.DELETE_SUBSCRIPTIONGROUP
+    ]
+    # 4.9.7 reads the second field, 5.x the third.
+    assert deletions == [{"groupName": "G", "removeOffset": "true", "cleanOffset": "true"}]
 
 
 def test_broker_without_an_address_has_no_message_of_a_key(play: Callable[[Handler], Play]) -> None:

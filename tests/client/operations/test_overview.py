@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from play import Handler, Play
-from sparrowmq import MessageQueue, Producer
+from sparrowmq import AsyncAdmin, MessageQueue, Producer
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations import offsets, overview
@@ -267,6 +268,27 @@ def test_thousands_of_groups_take_as_few_requests_as_one() -> None:
     assert len(asked) == overview.GROUPS_ASKED_MAX
     assert {"GID_0001", "GID_2299", "GID_2298"} <= set(asked)
     assert seen.groups[0].lag == 2 * 8 * (2_299 + 10)
+
+
+def test_an_overview_of_groups_that_are_all_late_takes_as_many_requests_as_is_said() -> None:
+    groups = {
+        f"GID_{number}": {f"t{number}_{topic}": [(9, 4, 7_000 + topic)] for topic in range(9)}
+        for number in range(2 * overview.GROUPS_ASKED_MAX)
+    }
+    stats = {name: stats_of(groups, name) for name in BROKERS}
+    topics = [topic for each in groups.values() for topic in each]
+    dead = [f"%DLQ%{group}" for group in groups]
+    play = Play(servers(stats, topics=[*topics, *dead], members={}, waits={}))
+    play.now_ms = 1_700_000_000_000
+
+    take(play)
+
+    per_broker = Counter(address for address, _ in play.requests)
+    (most,) = {per_broker[address] for address in BROKERS.values()}
+    assert f"at most {most} requests a broker" in (AsyncAdmin.overview.__doc__ or "")
+    # The page asks for the names of all groups too.
+    page = Path(__file__).parents[3] / "docs/howto/live-page.md"
+    assert f"at most {most + 1} requests" in page.read_text()
 
 
 def test_a_list_of_all_groups_knows_every_groups_members_and_dead_letters() -> None:

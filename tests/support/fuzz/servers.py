@@ -75,7 +75,7 @@ def check_broker(data: bytes) -> None:
         save = broker.save_work(now_ms=0)
         if save is not None:
             assert all(content for _, content in save.encode())
-            broker.saved(save, None)
+            outputs += broker.saved(save, None)
         if broker.registration_work() is not None:
             outputs += broker.registered(is_complete=True, now_ms=0)
     outputs += broker.tick(now_ms=0, timestamp_ms=0)

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.broker.subscription_groups import find_group_fault
-from sparrowmq.broker.topic_configs import FILTER_TYPES, QUEUE_COUNT_MAX, find_name_fault
+from sparrowmq.broker.topic_configs import (
+    FILTER_TYPES,
+    QUEUE_COUNT_MAX,
+    find_name_fault,
+    queue_ids,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol import bodies
 from sparrowmq.protocol.bodies import (
@@ -91,7 +96,7 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Ou
         topic_filter_type=header.topic_filter_type,
         topic_sys_flag=header.topic_sys_flag or 0,
         order=header.order,
-        attributes=_change_attributes(before, header.attributes),
+        attributes=_change_attributes(before, _parse_changes(header.attributes)),
     )
     fault = _find_topic_fault(state, topic)
     if fault is not None:
@@ -100,20 +105,26 @@ def update_and_create_topic(state: BrokerState, request: Request) -> Sequence[Ou
     return [*_answer_when_safe(state, request, registers=True), *facts]
 
 
+def _parse_changes(text: str | None) -> dict[str, str]:
+    """Return the changes in a text such as `+message.type=FIFO,-other`."""
+    pairs = [change.partition("=") for change in text.split(",")] if text else []
+    return {name: value for name, _, value in pairs}
+
+
 def _change_attributes(
-    before: TopicConfig | None, changes: str | None
+    before: TopicConfig | None, changes: Mapping[str, str]
 ) -> dict[str, str] | UnsetType:
-    """Return a topic's attributes after a change such as `+message.type=FIFO`."""
+    """Return a topic's attributes after changes: names with a sign, and the new values."""
     found = dict(before.attributes) if before is not None and before.attributes else {}
-    for change in changes.split(",") if changes else ():
-        sign, name, value = change[:1], *change[1:].partition("=")[::2]
+    for signed, value in changes.items():
+        sign, name = signed[:1], signed[1:]
         if sign == "-":
             found.pop(name, None)
         elif sign != "+" or name != MESSAGE_TYPE_ATTRIBUTE or value not in MESSAGE_TYPES:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"{change!r} is not an attribute of topics here; give +{MESSAGE_TYPE_ATTRIBUTE}= "
-                f"and one of {', '.join(MESSAGE_TYPES)}",
+                f"{f'{signed}={value}'!r} is not an attribute of topics here; give "
+                f"+{MESSAGE_TYPE_ATTRIBUTE}= and one of {', '.join(MESSAGE_TYPES)}",
             )
         else:
             found[name] = value
@@ -121,8 +132,17 @@ def _change_attributes(
 
 
 def create_topics(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Make topics or change them, all or none."""
-    topics = decode_body(CreateTopicListRequestBody, request.command.body).topic_config_list
+    """Make topics or change them, all or none. Their attributes are changes, as in the header."""
+    given = decode_body(CreateTopicListRequestBody, request.command.body).topic_config_list
+    topics = [
+        structs.replace(
+            topic,
+            attributes=_change_attributes(
+                state.topics.find(topic.topic_name), topic.attributes or {}
+            ),
+        )
+        for topic in given
+    ]
     for topic in topics:
         fault = _find_topic_fault(state, topic, added=len(topics))
         if fault is not None:
@@ -171,7 +191,7 @@ def delete_topic(state: BrokerState, request: Request) -> Sequence[Output]:
         facts += state.audit.note(request, "deleted", topic=header.topic)
         state.offsets.remove_topic(header.topic)
         state.modes.forget(topic=header.topic)
-    return [*_answer_when_safe(state, request, registers=True), *facts]
+    return [*_answer_when_safe(state, request, registers=True, removes_offsets=True), *facts]
 
 
 def update_and_create_group(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -238,23 +258,30 @@ def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
         state.modes.forget(group=header.group_name)
         state.note_groups_changed()
     facts: list[Fact] = []
-    if header.remove_offset:
+    removes_offsets = header.remove_offset or header.clean_offset
+    if removes_offsets:
         for topic in state.offsets.topics_of_group(header.group_name):
             detail = "the group's offsets"
             facts += _note_forgotten(state, request, header.group_name, topic, detail=detail)
         state.offsets.remove_group(header.group_name)
-    detail = "with its offsets" if header.remove_offset else ""
+    detail = "with its offsets" if removes_offsets else ""
     facts += state.audit.note(request, "deleted", header.group_name, detail=detail)
-    return [*_answer_when_safe(state, request, registers=False), *facts]
+    safe = _answer_when_safe(state, request, registers=False, removes_offsets=removes_offsets)
+    return [*safe, *facts]
 
 
-def _answer_when_safe(state: BrokerState, request: Request, *, registers: bool) -> Sequence[Output]:
+def _answer_when_safe(
+    state: BrokerState, request: Request, *, registers: bool, removes_offsets: bool = False
+) -> Sequence[Output]:
+    """Answer once the changes so far survive a crash, and the name servers know them."""
+    offsets_round = state.round_of_offsets() if removes_offsets else 0
     if request.command.is_oneway:
         return ()
     return state.pending.add_for_rounds(
         Reply(request.connection, response_to(request.command)),
         journal_round=state.journal.asked,
         registration_round=state.registrations.asked if registers else 0,
+        offsets_round=offsets_round,
         now_ms=request.now_ms,
     )
 
@@ -309,7 +336,7 @@ def topic_stats(state: BrokerState, request: Request) -> Sequence[Output]:
 def _topic_stats(state: BrokerState, request: Request, topic: TopicConfig) -> Steps:
     name, queues = topic.topic_name, state.store.queues
     table: dict[MessageQueue, TopicOffset] = {}
-    for queue_id in range(topic.write_queue_nums):
+    for queue_id in queue_ids(topic):
         low = max(0, queues.min_offset(name, queue_id))
         high = max(0, queues.max_offset(name, queue_id))
         table[MessageQueue(name, state.config.broker_name, queue_id)] = TopicOffset(
@@ -323,11 +350,19 @@ def _topic_stats(state: BrokerState, request: Request, topic: TopicConfig) -> St
 
 
 def consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with a group's progress in each queue."""
+    """Answer with a group's progress in each queue.
+
+    As in RocketMQ, its tools hear nothing of the topics that a live group no longer subscribes to:
+    they would count the messages there as the group's lag.
+    """
     header = decode_header(GetConsumeStatsRequestHeader, request.command.ext_fields)
-    group = header.consumer_group
-    topics = [header.topic] if header.topic else _topics_of_group(state, group)
-    audits = bool(header.sparrowmq_audit)
+    group, audits = header.consumer_group, bool(header.sparrowmq_audit)
+    topics = [name for name in (header.topic_list or "").split(";") if name]
+    if not topics:
+        topics = [header.topic] if header.topic else _topics_of_group(state, group)
+        online = state.consumers.find(group)
+        if online is not None and online.subscriptions and not audits:
+            topics = [name for name in topics if name in online.subscriptions]
     return answer_in_steps(request, _consume_stats(state, request, group, topics, audits=audits))
 
 
@@ -337,14 +372,24 @@ def _consume_stats(
     table: dict[MessageQueue, OffsetWrapper] = {}
     for name in topics:
         table |= yield from _progress(state, group, name)
-    stats = ConsumeStats(offset_table=table)
+    rate = _consume_rate(state, request, group, topics)
+    stats = ConsumeStats(offset_table=table, consume_tps=rate)
     if audits:
         records = state.audit.find(group, topics)[:AUDIT_ANSWER_MAX]
         popped = group in state.pops.popped_groups(now_ms=request.now_ms)
         stats = AuditedStats(
-            offset_table=table, sparrowmq_audit=records, sparrowmq_is_popped=popped or None
+            offset_table=table,
+            consume_tps=rate,
+            sparrowmq_audit=records,
+            sparrowmq_is_popped=popped or None,
         )
     return answer_aside(request, stats)
+
+
+def _consume_rate(state: BrokerState, request: Request, group: str, topics: Sequence[str]) -> float:
+    """Return how many messages of the topics a group has consumed a second in the last minute."""
+    found = [state.consumed(group, topic, now_ms=request.now_ms) for topic in topics]
+    return round(sum(added[0].per_second for added in found if added is not None), 3)
 
 
 def _progress(
@@ -396,7 +441,8 @@ def _broker_consume_stats(state: BrokerState, request: Request, *, is_order: boo
                 total_diff += sum(
                     at.broker_offset - (at.consumer_offset or 0) for at in table.values()
                 )
-                stats.append(ConsumeStats(offset_table=table))
+                rate = _consume_rate(state, request, group, [name])
+                stats.append(ConsumeStats(offset_table=table, consume_tps=rate))
         groups.append({group: stats})
     body = ConsumeStatsList(
         consume_stats_list=groups,
@@ -418,9 +464,8 @@ def broker_stats_data(state: BrokerState, request: Request) -> Sequence[Output]:
             total = state.count_stored(topic)
             added = state.stored_totals.added(request.now_ms, key, total)
     elif name == "GROUP_GET_NUMS":
-        consumed = state.offsets.totals()
-        if key in consumed:
-            added = state.consumed_totals.added(request.now_ms, key, consumed[key])
+        topic_name, _, group = key.partition("@")
+        added = state.consumed(group, topic_name, now_ms=request.now_ms)
     if added is None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
     minute, hour, day = (
@@ -559,7 +604,7 @@ def delete_expired_messages(state: BrokerState, request: Request) -> Sequence[Ou
 def view_message(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the record at a position of the commit log."""
     header = decode_header(ViewMessageRequestHeader, request.command.ext_fields)
-    data = state.store.read_record(header.position) if header.position >= 0 else None
+    data = state.read_named(header.position)
     if data is None:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR,

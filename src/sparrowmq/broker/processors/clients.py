@@ -99,7 +99,8 @@ def _find_fault(state: BrokerState, data: HeartbeatData) -> str | None:
         *(consumer.group_name for consumer in data.consumer_data_set),
         *(producer.group_name for producer in data.producer_data_set),
     ]
-    if len(names) > GROUPS_PER_CLIENT_MAX or len(state.consumers) > GROUPS_MAX:
+    group_count = max(len(state.consumers), len(state.producers))
+    if len(names) > GROUPS_PER_CLIENT_MAX or group_count > GROUPS_MAX:
         return "too many groups"
     for name in names:
         if not is_legal_name(name) or len(name) > GROUP_LENGTH_MAX:

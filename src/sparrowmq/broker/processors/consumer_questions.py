@@ -12,6 +12,7 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.protocol.message_id import decode_offset_msg_id
+from sparrowmq.protocol.signatures import without_signature
 from sparrowmq.serving.connections import Connection, Output
 from sparrowmq.serving.requests import Refusal, Request
 
@@ -20,7 +21,7 @@ def consumer_running_info(state: BrokerState, request: Request) -> Sequence[Outp
     """Ask a consumer for its queues, its cached messages and its settings."""
     header = decode_header(GetConsumerRunningInfoRequestHeader, request.command.ext_fields)
     client = _find_member(state, header.consumer_group, client_id=header.client_id)
-    fields = request.command.ext_fields or {}
+    fields = without_signature(request.command.ext_fields)
     return state.relays.ask(request, client, code=request.command.code, fields=fields)
 
 
@@ -29,11 +30,11 @@ def consume_directly(state: BrokerState, request: Request) -> Sequence[Output]:
     header = decode_header(ConsumeMessageDirectlyResultRequestHeader, request.command.ext_fields)
     client = _find_member(state, header.consumer_group, client_id=header.client_id)
     _, position = decode_offset_msg_id(header.msg_id or "")
-    record = state.store.read_record(position) if position >= 0 else None
+    record = state.read_named(position)
     if record is None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
     command = request.command
-    fields = {**(command.ext_fields or {}), "brokerName": state.config.broker_name}
+    fields = without_signature(command.ext_fields) | {"brokerName": state.config.broker_name}
     return state.relays.ask(request, client, code=command.code, fields=fields, body=record)
 
 

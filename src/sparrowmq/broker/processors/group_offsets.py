@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec import structs
+
 from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
 from sparrowmq.broker.state import BrokerState
+from sparrowmq.broker.topic_configs import queue_ids
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import OFFSET_MAX
@@ -62,9 +65,11 @@ def reset_offset(state: BrokerState, request: Request) -> Sequence[Output]:
     """Push new offsets to the members of a group: in each queue the first since an instant.
 
     Each member drops its cached messages, takes the offsets and commits them. Tools commit the
-    offsets themselves if the group has no member. Differs from RocketMQ: a queue without a
-    committed offset is reset too, if the group has a committed offset of another queue. Differs
-    from RocketMQ 4, whose offset is that of the message stored nearest to the instant.
+    offsets themselves if the group has no member. As in 5.x, a tool may name one queue, and an
+    offset in it; without a member the broker commits that itself. Differs from RocketMQ: a queue
+    without a committed offset is reset too, if the group has a committed offset of another queue.
+    Queues that the topic only reads are reset as well. Differs from RocketMQ 4, whose offset is
+    that of the message stored nearest to the instant.
     """
     header = decode_header(ResetOffsetRequestHeader, request.command.ext_fields)
     topic = _find_topic(
@@ -73,38 +78,80 @@ def reset_offset(state: BrokerState, request: Request) -> Sequence[Output]:
     )  # fmt: skip
     if not state.offsets.queues(header.group, header.topic):
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
+    if (queue_id := _one_queue(header)) is not None:
+        _check_place(state, header.topic, queue_id, _given_offset(header))
     return answer_in_steps(request, _reset(state, request, header, topic))
+
+
+def _one_queue(header: ResetOffsetRequestHeader) -> int | None:
+    """Return the queue that a request names, None if it names none."""
+    return None if header.queue_id is None or header.queue_id < 0 else header.queue_id
+
+
+def _given_offset(header: ResetOffsetRequestHeader) -> int | None:
+    """Return the offset that a request names in its queue, None if it names none."""
+    return None if _one_queue(header) is None or header.offset == -1 else header.offset
+
+
+def _check_place(state: BrokerState, topic: str, queue_id: int, offset: int | None) -> None:
+    """Refuse a queue that the topic does not have, or an offset that the queue does not have.
+
+    Raises: Refusal.
+    """
+    if not state.has_queue(MessageQueue(topic, state.config.broker_name, queue_id)):
+        raise Refusal(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+    queues = state.store.queues
+    low, high = queues.min_offset(topic, queue_id), queues.max_offset(topic, queue_id)
+    if offset is not None and not low <= offset <= high:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"Target offset {offset} not in consume queue range [{low}-{high}]",
+        )
 
 
 def _reset(
     state: BrokerState, request: Request, header: ResetOffsetRequestHeader, topic: TopicConfig
 ) -> Steps:
-    name, queues = header.topic, state.store.queues
+    name, one_queue = header.topic, _one_queue(header)
     committed = dict(state.offsets.queues(header.group, name))
     table: dict[MessageQueue, int] = {}
-    for queue_id in range(topic.write_queue_nums):
-        if header.timestamp_ms == -1:
-            offset = queues.max_offset(name, queue_id)
-        else:
-            offset = queues.boundary(name, queue_id, header.timestamp_ms)
-        if not header.is_force:
-            offset = min(offset, committed.get(queue_id, offset))
+    for queue_id in queue_ids(topic) if one_queue is None else (one_queue,):
+        offset = _new_offset(state, header, queue_id, committed.get(queue_id))
         table[MessageQueue(name, state.config.broker_name, queue_id)] = offset
         if queue_id % STATS_QUEUES_PER_STEP == 0:
             yield
     group = state.consumers.find(header.group)
-    if group is None:
+    if group is None and one_queue is None:
         raise Refusal(
             ResponseCode.CONSUMER_NOT_ONLINE,
             f"Consumer not online, so can not reset offset, Group: {header.group} "
             f"Topic: {name} Timestamp: {header.timestamp_ms}",
         )
-    body, fields = encode_body(ResetOffsetBody(offset_table=table)), encode_header(header)
-    code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-    pushes = [state.push(member, code, fields, body=body) for member in group.members]
+    if group is None:
+        for queue, offset in table.items():
+            state.offsets.commit(header.group, name, queue.queue_id, offset=offset)
+    body = encode_body(ResetOffsetBody(offset_table=table))
+    # The table names the queues.
+    fields = encode_header(structs.replace(header, queue_id=None, offset=None))
+    code, members = RequestCode.RESET_CONSUMER_CLIENT_OFFSET, () if group is None else group.members
+    pushes = [state.push(member, code, fields, body=body) for member in members]
     moves = {queue.queue_id: (committed.get(queue.queue_id), to) for queue, to in table.items()}
     facts = state.audit.note(request, "reset", header.group, topic=name, moves=moves)
     return [*pushes, *answer(request, body=body), *facts]
+
+
+def _new_offset(
+    state: BrokerState, header: ResetOffsetRequestHeader, queue_id: int, committed: int | None
+) -> int:
+    """Return where a group goes on in a queue."""
+    if (given := _given_offset(header)) is not None:
+        return given
+    queues = state.store.queues
+    if header.timestamp_ms == -1:
+        offset = queues.max_offset(header.topic, queue_id)
+    else:
+        offset = queues.boundary(header.topic, queue_id, header.timestamp_ms)
+    return offset if header.is_force or committed is None else min(offset, committed)
 
 
 def consumer_status(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -239,7 +286,7 @@ def consume_time_span(state: BrokerState, request: Request) -> Sequence[Output]:
 def _time_span(state: BrokerState, request: Request, group: str, topic: TopicConfig) -> Steps:
     name, queues = topic.topic_name, state.store.queues
     spans: list[QueueTimeSpan] = []
-    for queue_id in range(topic.write_queue_nums):
+    for queue_id in queue_ids(topic):
         low, high = queues.min_offset(name, queue_id), queues.max_offset(name, queue_id)
         begin_ms = _stored_at(state, name, queue_id, low)
         committed = state.offsets.find(group, name, queue_id)

@@ -24,6 +24,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from sparrowmq.broker.message_filter import (
     EXAMINED_COUNT_MAX,
     MessageFilter,
@@ -39,6 +41,8 @@ from sparrowmq.broker.pop_changes import (
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
 from sparrowmq.broker.processors.offsets import begins_in_memory
 from sparrowmq.broker.processors.pull import (
+    check_consuming,
+    check_way,
     find_consuming_group,
     find_readable_topic,
     given_filter,
@@ -50,6 +54,7 @@ from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notic
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.message import PROPERTY_TAGS
 from sparrowmq.model.names import POP_LOG_TOPIC
 from sparrowmq.protocol.bodies import TopicConfig, decode_body
 from sparrowmq.protocol.codes import ResponseCode
@@ -73,6 +78,7 @@ from sparrowmq.protocol.pop_handle import (
     encode_popped,
     parse_handle,
 )
+from sparrowmq.protocol.properties import find_property
 from sparrowmq.protocol.record import Record, decode_record, scan_records
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.serving.requests import FAQ, Refusal, Request
@@ -181,7 +187,7 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
             request.now_ms + wait_ms,
             partial(_answer_held, state, checked),
         )
-        state.pops.note_waiting(request.connection, place, header.consumer_group, header.topic)
+        state.pops.note_waiting(request.connection, place)
         return _wait(state, checked, held, taken)
     return [Reply(request.connection, _empty(request.command, checked, taken, code))]
 
@@ -189,7 +195,9 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
 def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
     """Answer a pop that waited, unless there is nothing for it yet."""
     _refuse_while_failing(state)
-    # It may have been deleted meanwhile, or have other queues.
+    # Group and topic may be deleted or closed by now. A pop that waited makes no group again.
+    group = checked.header.consumer_group
+    check_consuming(group, state.groups.find(group))
     checked = checked._replace(topic=find_readable_topic(state, checked.header.topic))
     taken = _take(state, checked, now_ms=state.now_ms, timestamp_ms=state.timestamp_ms)
     if taken.queues:
@@ -262,20 +270,10 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
         )
     topic = find_queues(state, request, name, header.queue_id)
     find_consuming_group(state, request, group)
-    refuse_while_pulled(state, request, group, name)
+    check_way(state, request, group, name)
     invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
     wanted = given_filter(name, header.exp, sub_version=0, expression_type=header.exp_type)
     return _Pop(header, topic, wanted, invisible_ms)
-
-
-def refuse_while_pulled(state: BrokerState, request: Request, group: str, topic: str) -> None:
-    """Refuse a pop, or a wait for one, of a group that consumes the topic by pulls."""
-    if state.pops.is_pulled(group, topic, now_ms=request.now_ms):
-        raise Refusal(
-            ResponseCode.NO_PERMISSION,
-            f"group {group} pulls from topic {topic}: a group consumes by queues or by messages, "
-            "and changes while all its members are stopped",
-        )
 
 
 def find_queues(state: BrokerState, request: Request, name: str, queue_id: int) -> TopicConfig:
@@ -442,16 +440,44 @@ def _read_new(
             return _read_new(state, wanted, key, offset, 1, bytes_max, examined_max=1)
     if result.status is not GetStatus.FOUND:
         return result, ()
-    if result.count == result.next_offset - offset:
-        return result, range(offset, result.next_offset)
-    # Not all that lie there are wanted.
-    if wanted.tags_codes is None:
-        return result, [at for _, _, at in scan_records(result.records)]
-    examined = result.next_offset - offset
-    codes = state.store.queues.tags_codes(key.topic, key.queue_id, offset, examined)
-    chosen = [at for at, code in enumerate(codes, offset) if code in wanted.tags_codes]
-    # The first ones may have expired.
-    return result, chosen[-result.count :]
+    offsets: Sequence[int] = range(offset, result.next_offset)
+    # Otherwise not all that lie there are wanted.
+    if result.count != len(offsets):
+        if wanted.tags_codes is None:
+            return result, [at for _, _, at in scan_records(result.records)]
+        codes = state.store.queues.tags_codes(key.topic, key.queue_id, offset, len(offsets))
+        chosen = [at for at, code in enumerate(codes, offset) if code in wanted.tags_codes]
+        # The first ones may have expired.
+        offsets = chosen[-result.count :]
+    return _keep_tagged(result, offsets, wanted.tags) if wanted.tags else (result, offsets)
+
+
+def _keep_tagged(
+    result: GetResult, offsets: Sequence[int], tags: frozenset[str]
+) -> tuple[GetResult, Sequence[int]]:
+    """Leave out messages whose tag has the hash code of a wanted one, and is another.
+
+    Differs from RocketMQ, whose clients of remoting and whose proxy acknowledge these messages.
+    """
+    kept, kept_offsets, at = list[bytes](), list[int](), 0
+    for number, offset in enumerate(offsets):
+        try:
+            record = decode_record(result.records, at, check_crc=False)
+        except ProtocolError:
+            # Its end is not known; it is passed over when it is due.
+            kept.append(result.records[at:])
+            kept_offsets += offsets[number:]
+            break
+        end = at + record.size
+        if find_property(record.properties, PROPERTY_TAGS) in tags:
+            kept.append(result.records[at:end])
+            kept_offsets.append(offset)
+        at = end
+    if len(kept_offsets) == len(offsets):
+        return result, offsets
+    status = GetStatus.FOUND if kept else GetStatus.NO_MATCHED_MESSAGE
+    records, count = b"".join(kept), len(kept_offsets)
+    return replace(result, status=status, records=records, count=count), kept_offsets
 
 
 def _next_offset(state: BrokerState, key: QueueKey, queue: PopQueue | None, init_mode: int) -> int:
@@ -750,6 +776,14 @@ def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
         wake_waiting(state, key.group, key.topic, key.queue_id)
 
 
+def forget_expired(state: BrokerState) -> None:
+    """End messages in flight that have expired; call it every few seconds."""
+    _note_moved(state)
+    for queue, offsets in state.pops.find_expired(state.store.queues.min_offset):
+        _finish(state, queue, offsets)
+        _wake_in_order(state, queue)
+
+
 def _put_dead_letter(
     state: BrokerState, queue: PopQueue, offset: int, *, timestamp_ms: int
 ) -> bool:
@@ -777,8 +811,7 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
             for queue_id in (ALL_QUEUES, item.queue_id):
                 place = pop_place(group, item.topic, queue_id)
                 state.holds.wake_first(notice_place(group, item.topic, queue_id))
-                for code in dict.fromkeys(item.tags_codes):
-                    state.holds.wake_first(place, tags_code=code)
+                state.holds.wake_first(place, tags_codes=item.tags_codes)
 
 
 def wake_waiting(state: BrokerState, group: str, topic: str, queue_id: int) -> None:
@@ -798,6 +831,15 @@ def forget_connection(state: BrokerState, connection: Connection) -> None:
     """Wake other pops in the place of those of a closed connection, which may have been woken."""
     for place in state.pops.forget_waiting(connection):
         state.holds.wake_first(place)
+
+
+def give_up(state: BrokerState, connection: Connection, opaque: int) -> Sequence[Output]:
+    """Answer a waiting pop without messages, and let others have what may have woken it."""
+    held = state.holds.take(connection, opaque)
+    if held is None:
+        return ()
+    state.holds.wake_first(held.place)
+    return [Reply(connection, response_to(held.command, ResponseCode.POLLING_TIMEOUT))]
 
 
 def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_ms: int) -> None:

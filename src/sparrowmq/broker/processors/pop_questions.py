@@ -14,9 +14,13 @@ from sparrowmq.broker.processors.pop import (
     ALL_QUEUES,
     POP_BYTES_MAX,
     find_queues,
-    refuse_while_pulled,
 )
-from sparrowmq.broker.processors.pull import find_readable_topic, hold
+from sparrowmq.broker.processors.pull import (
+    check_way,
+    find_consuming_group,
+    find_readable_topic,
+    hold,
+)
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.protocol.bodies import TopicConfig
@@ -62,7 +66,8 @@ def notify(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer once there is something to pop, or at the end of the wait."""
     header = decode_header(NotificationRequestHeader, request.command.ext_fields)
     topic = find_queues(state, request, header.topic, header.queue_id)
-    refuse_while_pulled(state, request, header.consumer_group, header.topic)
+    find_consuming_group(state, request, header.consumer_group)
+    check_way(state, request, header.consumer_group, header.topic)
     has_message = _has_message(state, header, topic)
     if has_message or header.poll_time_ms <= 0 or request.command.is_oneway:
         return answer(request, ext_fields=_noticed(has_message=has_message))
@@ -78,7 +83,7 @@ def notify(state: BrokerState, request: Request) -> Sequence[Output]:
         partial(_answer_held, state, header, topic),
     )
     state.pops.note_pop(header.consumer_group, header.topic, now_ms=request.now_ms)
-    state.pops.note_waiting(request.connection, held.place, header.consumer_group, header.topic)
+    state.pops.note_waiting(request.connection, held.place)
     return hold(state, held)
 
 

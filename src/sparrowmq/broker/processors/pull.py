@@ -17,6 +17,7 @@ from sparrowmq.broker.message_filter import (
     keep_matching,
     make_filter,
 )
+from sparrowmq.broker.pop_queues import GROUPS_PER_TOPIC_MAX
 from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX, HeldPull
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX, BrokerState
 from sparrowmq.errors import LocalProtocolError
@@ -76,9 +77,12 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
         refusal.ext_fields = {}
         raise
     result = _read(state, header, wanted)
+    name, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+    begin = min(max(header.queue_offset, result.min_offset), result.max_offset)
+    state.offsets.note_begin(name, topic, queue_id, offset=begin)
     offset, offset_max = header.commit_offset, result.max_offset + COMMIT_AHEAD_MAX
     if header.sys_flag & PULL_COMMIT_OFFSET and 0 <= offset <= offset_max:
-        state.offsets.raise_to(header.consumer_group, header.topic, header.queue_id, offset=offset)
+        state.offsets.raise_to(name, topic, queue_id, offset=offset)
     if (
         result.status is not _FOUND
         and _code(result, header) == ResponseCode.PULL_NOT_FOUND
@@ -119,8 +123,9 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
     for item in dispatched:
         if len(holds) == 0:
             break
-        for code in item.tags_codes:
-            holds.wake(item.topic, item.queue_id, next_offset=item.next_offset, tags_code=code)
+        holds.wake(
+            item.topic, item.queue_id, next_offset=item.next_offset, tags_codes=item.tags_codes
+        )
 
 
 def answer_released(state: BrokerState) -> list[Output]:
@@ -187,7 +192,11 @@ def find_consuming_group(
     state: BrokerState, request: Request, name: str
 ) -> SubscriptionGroupConfig:
     """Return a group's settings. Raises: Refusal if there is no such group, or it is closed."""
-    settings = state.find_group(name, timestamp_ms=request.timestamp_ms)
+    return check_consuming(name, state.find_group(name, timestamp_ms=request.timestamp_ms))
+
+
+def check_consuming(name: str, settings: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig:
+    """Return a group's settings. Raises: as `find_consuming_group`."""
     if settings is None:
         raise Refusal(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -208,6 +217,21 @@ def find_readable_topic(state: BrokerState, name: str) -> TopicConfig:
     if not topic.perm & PERM_READ:
         raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden")
     return topic
+
+
+def check_way(state: BrokerState, request: Request, group: str, topic: str) -> None:
+    """Refuse a pop, or a wait for one, of a group that may not consume the topic by pops."""
+    if state.pops.is_pulled(group, topic, now_ms=request.now_ms):
+        raise Refusal(
+            ResponseCode.NO_PERMISSION,
+            f"group {group} pulls from topic {topic}: a group consumes by queues or by messages, "
+            "and changes while all its members are stopped",
+        )
+    if not state.pops.may_pop(group, topic):
+        raise Refusal(
+            ResponseCode.SYSTEM_BUSY,
+            f"{GROUPS_PER_TOPIC_MAX} groups consume topic {topic} by messages, which is the limit",
+        )
 
 
 def wrong_queue(request: Request, topic: TopicConfig, queue_id: int, code: ResponseCode) -> Refusal:

@@ -24,6 +24,7 @@ from sparrowmq.broker.topic_configs import (
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import (
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_POP_CK,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -36,6 +37,7 @@ from sparrowmq.model.message import (
     PROPERTY_WAIT_STORE_OK,
 )
 from sparrowmq.model.names import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
     CLOSED_TOPICS,
     COMMAND_PRODUCER_GROUP,
     DLQ_GROUP_TOPIC_PREFIX,
@@ -86,6 +88,7 @@ _ILLEGAL = (
 _DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
 _HALF = f"{PROPERTY_TRANSACTION_PREPARED}\x01"
 _TIMER = "TIMER_D"
+_HANDLE = f"{PROPERTY_POP_CK}\x01"
 _WAIT = f"{PROPERTY_WAIT_STORE_OK}\x01"
 _WAIT_TRUE = f"{_WAIT}true"
 _WAIT_BEHIND = f"\x02{_WAIT_TRUE}"
@@ -338,7 +341,10 @@ def _create_topic(
         return None
     created: TopicConfig | None = None
     template = state.topics.find(header.default_topic)
-    if template is not None:
+    # The table still has the template if an earlier start had made it.
+    is_off = header.default_topic == AUTO_CREATE_TOPIC_KEY_TOPIC
+    is_off &= not state.config.auto_create_topics
+    if template is not None and not is_off:
         created = inherit(template, header.topic, queue_count=header.default_topic_queue_nums)
     if created is None and header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         created = plain(header.topic, queue_count=1)
@@ -410,7 +416,7 @@ def _store_one(state: BrokerState, sent: _Sent) -> StoredSend:
     """
     # A frame without a body is a message with an empty body, as in RocketMQ.
     request, header = sent.request, sent.header
-    text, body, sys_flag = header.properties or "", request.command.body or b"", header.sys_flag
+    text, body, sys_flag = _own_properties(header), request.command.body or b"", header.sys_flag
     waits, stored = _take_wait(text)
     stored = _with_origin(state, stored)
     may_be_half, may_be_delayed, has_timer = _HALF in text, _DELAY in text, _TIMER in text
@@ -428,7 +434,10 @@ def _store_one(state: BrokerState, sent: _Sent) -> StoredSend:
         if result is not None:
             return StoredSend(sent.queue_id, result, waits)
     due_ms = _due_ms(text, request.timestamp_ms) if has_timer else None
-    is_half = may_be_half and _is_half(text)
+    level = delay_level(text) if may_be_delayed else 0
+    # Java's clients before 4.6.1 send a committed message to its retry topic with all properties.
+    is_retry = level > 0 and (header.reconsume_times or 0) > 0
+    is_half = may_be_half and not is_retry and _is_half(text)
     if is_half and due_ms is not None:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "a half message has no delivery time")
     record = Record(
@@ -443,7 +452,6 @@ def _store_one(state: BrokerState, sent: _Sent) -> StoredSend:
         reconsume_times=header.reconsume_times or 0,
         properties=stored,
     )
-    level = delay_level(text) if may_be_delayed else 0
     recall_handle = None
     if is_half:
         properties = parse_properties(stored)
@@ -461,6 +469,17 @@ def _store_one(state: BrokerState, sent: _Sent) -> StoredSend:
     waits |= header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
     result = state.store.append(record, timestamp_ms=request.timestamp_ms)
     return StoredSend(sent.queue_id, result, waits, recall_handle)
+
+
+def _own_properties(header: SendMessageRequestHeader) -> str:
+    """Return the properties without the handle of another message, which a program has popped.
+
+    Java's clients would acknowledge that message in the place of this one. As in 5.x.
+    """
+    text = header.properties or ""
+    if _HANDLE not in text:
+        return text
+    return "\x02".join(pair for pair in text.split("\x02") if not pair.startswith(_HANDLE))
 
 
 def _take_wait(text: str) -> tuple[bool, str]:
@@ -523,7 +542,7 @@ def _store_batch(state: BrokerState, sent: _Sent) -> StoredSend:
     # As in RocketMQ, each message of a batch gets the batch's own properties, which determine
     # whether the producer waits.
     request, header = sent.request, sent.header
-    shared, body = header.properties or "", request.command.body or b""
+    shared, body = _own_properties(header), request.command.body or b""
     batch = MessageBatch(
         topic=sent.topic.topic_name,
         queue_id=sent.queue_id,
@@ -558,7 +577,7 @@ def _check_batch(
             f"a batch of {messages.message_count} messages; "
             f"from 1 to {state.config.batch_count_max} are allowed",
         )
-    topic, shared = header.topic, header.properties or ""
+    topic, shared = header.topic, _own_properties(header)
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"

@@ -123,7 +123,7 @@ def _with_origin(record: Record) -> dict[str, str]:
 
 def _read(state: BrokerState, position: int) -> Record:
     refusal = Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
-    data = state.store.read_record(position) if position >= 0 else None
+    data = state.read_named(position)
     if data is None:
         raise refusal
     try:

@@ -79,9 +79,7 @@ def end_transaction(state: BrokerState, request: Request) -> Sequence[Output]:
     if header.msg_id and header.msg_id != properties.get(PROPERTY_UNIQ_KEY, header.msg_id):
         # A power cut has taken the one that is meant, and another stands in its place.
         raise Refusal(ResponseCode.SYSTEM_ERROR, "The message id wrong")
-    # A position may also lead to what looks like a half message, in the body of another message.
-    entry = state.store.queues.entry(TRANS_HALF_TOPIC, 0, header.tran_state_table_offset)
-    if entry is None or entry[0] != half.position:
+    if half.queue_offset != header.tran_state_table_offset:
         raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     topic = properties.get(PROPERTY_REAL_TOPIC, "")
     state.check_access(request, topic, Permission.PUB)
@@ -207,7 +205,7 @@ def _question(state: BrokerState, producer: Connection, half_offset: int) -> Seq
 
 
 def _read(state: BrokerState, position: int, topics: Sequence[str]) -> Record:
-    data = state.store.read_record(position) if position >= 0 else None
+    data = state.read_named(position)
     try:
         record = None if data is None else decode_record(data)
     except ProtocolError:

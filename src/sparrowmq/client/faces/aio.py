@@ -210,7 +210,7 @@ class AsyncProducer:
         return self._batches.add(message, queue)
 
     async def flush(self) -> None:
-        """Send all messages of `send_nowait` at once, and wait for their answers."""
+        """Send the messages of `send_nowait` so far at once, and wait for their answers."""
         self._check_open()
         await self._batches.flush()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 
 from sparrowmq.calling.async_driver import AsyncDriver
@@ -43,7 +44,12 @@ class AsyncBatches:
         # Guards the fields below: any thread may add messages.
         self._lock = Lock()
         self._waiting_bytes = 0
-        self._waiting_count = 0
+        # How many messages have not ended, by the number of calls of `flush` before them. The last
+        # is always there.
+        self._waiting_counts = {0: 0}
+        self._flush_number = 0
+        # Whether the loop takes messages: it may be cancelled before `close`.
+        self._is_running = False
         self._is_closing = False
         tell_in_forks(self)
 
@@ -69,12 +75,15 @@ class AsyncBatches:
                         f"buffer_bytes_max is {config.buffer_bytes_max}; wait for the results of "
                         "earlier messages, or for flush"
                     )
-                if not self._host.is_started:
-                    self._host.start(self._loop, name=f"sparrowmq-batches-{config.group}")
+                if not self._is_running:
+                    name = f"sparrowmq-batches-{config.group}"
+                    self._host.start(self._serve, name=name, on_end=self._note_end)
+                    self._is_running = True
                 future = self._futures.make()
                 self._waiting_bytes += size
-                self._waiting_count += 1
-                must_wake = self._batcher.hand_over(Pending(message, queue, future, ended))
+                number = self._flush_number
+                self._waiting_counts[number] += 1
+                must_wake = self._batcher.hand_over(Pending(message, queue, future, ended, number))
         except SparrowError as error:
             if ended is not None:
                 ended(None, error)
@@ -87,17 +96,35 @@ class AsyncBatches:
         size = sum([len(pending.message.body) for pending in pendings])
         with self._lock:
             self._waiting_bytes -= size
-            self._waiting_count -= len(pendings)
+            counts = self._waiting_counts
+            if len(counts) == 1:
+                counts[self._flush_number] -= len(pendings)
+            else:
+                for pending in pendings:
+                    counts[pending.flush_number] -= 1
+        self._futures.settle([pending.future for pending in pendings], outcome)
         error = outcome if isinstance(outcome, Exception) else None
         for number, pending in enumerate(pendings):
             if pending.ended is not None:
                 pending.ended(None if isinstance(outcome, Exception) else outcome[number], error)
-        self._futures.settle([pending.future for pending in pendings], outcome)
 
     async def flush(self) -> None:
-        """Wait until every queued message is answered."""
-        if self._host.is_started:
-            await self._driver.run(batches.flush(self._batcher))
+        """Wait until every message queued so far is answered."""
+        if not self._host.is_started:
+            return
+        with self._lock:
+            number = self._flush_number
+            self._flush_number += 1
+            self._waiting_counts[self._flush_number] = 0
+        await self._driver.run(batches.flush(self._batcher, partial(self._have_ended, number)))
+
+    def _have_ended(self, number: int) -> bool:
+        """Return whether the messages before a call of `flush` have ended."""
+        with self._lock:
+            counts, last = self._waiting_counts, self._flush_number
+            for each in [each for each, count in counts.items() if not count and each != last]:
+                del counts[each]
+            return min(counts) > number
 
     async def close(self) -> None:
         """Send the waiting messages for as long as one send may take; fail the rest."""
@@ -114,11 +141,13 @@ class AsyncBatches:
         # Another thread may have held it in the parent.
         self._lock = Lock()
         self._is_closing = True
+        # They wait in the parent, not here.
+        self._waiting_counts = {self._flush_number: 0}
 
     def drop(self) -> None:
         """Send what waits: nobody holds the producer any more, and no code can close it."""
         with self._lock:
-            count, self._is_closing = self._waiting_count, True
+            count, self._is_closing = sum(self._waiting_counts.values()), True
         if count and self._publisher.report is not None:
             self._publisher.report(SendsDropped(count))
         # The loop may be closed already.
@@ -133,13 +162,19 @@ class AsyncBatches:
         self._batcher.done(self._batcher.abandon(), batches.closed_error())
         self._batcher.wake.set()
 
-    async def _loop(self) -> None:
-        try:
-            await self._serve()
-        finally:
-            self._give_up()
-            self._futures.note_unread()
-            batches.report_unread(self._publisher, self._batcher, now_ms=None)
+    def _note_end(self) -> None:
+        """Fail what waits when the loop has ended, which may be before its first step."""
+        with self._lock:
+            # A later message begins the loop anew.
+            self._is_running = False
+            left = self._batcher.abandon()
+        is_closing = self._batcher.is_closing
+        error = batches.closed_error() if is_closing else batches.cut_short_error()
+        self._batcher.done(left, error)
+        # A `flush` may wait for them.
+        self._host.call(self._batcher.settled.set)
+        self._futures.note_unread()
+        batches.report_unread(self._publisher, self._batcher, now_ms=None)
 
     async def _serve(self) -> None:
         while not (self._batcher.is_closing and self._batcher.is_empty):

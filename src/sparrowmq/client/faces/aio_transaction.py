@@ -129,6 +129,11 @@ class AsyncTransactionProducer(AsyncProducer):
         """
         check_message(message)
         self._check_running()
+        if self._host.has_ended and not self._is_leaving:
+            raise UsageError(
+                f"producer {self.client_id} has failed, and answers no broker that asks for an "
+                f"outcome; close it and start a new one"
+            )
         return await self._run(transactions.send_half(self._coordinator, message, queue=queue))
 
     async def commit(self, half: HalfMessage) -> TransactionState:

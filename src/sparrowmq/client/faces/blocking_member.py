@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from sparrowmq.calling import clock
 from sparrowmq.calling.call_pool import CLOSE_TIMEOUT_MS
 from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.forks import tell_in_forks
 from sparrowmq.client.assembly import (
     CLOSE_MARGIN_MS,
     DRIVER_CLOSE_MS,
@@ -65,6 +66,13 @@ class Member:
         # A consumer without `start` does nothing and raises no error.
         self._forgotten = weakref.finalize(self, warn_not_started, subscriber)
         self._dropped: weakref.finalize[..., Any] | None = None
+        tell_in_forks(self)
+
+    def become_copy(self) -> None:
+        """Log nothing of the parent's consumer when a forked process ends."""
+        self._forgotten.detach()
+        if self._dropped is not None:
+            self._dropped.detach()
 
     def start(self, consumer: object) -> None:
         """Begin a consumer's membership; a consumer dropped without `close` is logged.

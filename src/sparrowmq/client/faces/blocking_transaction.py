@@ -127,6 +127,11 @@ class TransactionProducer(Producer):
         """
         check_message(message)
         self._check_running()
+        if self._host.has_ended and not self._is_leaving:
+            raise UsageError(
+                f"producer {self.client_id} has failed, and answers no broker that asks for an "
+                f"outcome; close it and start a new one"
+            )
         return self._run(transactions.send_half(self._coordinator, message, queue=queue))
 
     def commit(self, half: HalfMessage) -> TransactionState:

@@ -135,10 +135,22 @@ class TaskHost:
         """Whether the loop has returned, failed or been cancelled."""
         return self._task is not None and self._task.done()
 
-    def start(self, loop: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
-        """Run the loop beside the caller. Raises: UsageError on another event loop."""
+    def start(
+        self,
+        loop: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        name: str,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Run the loop beside the caller, and then `on_end`, also if the loop is cancelled.
+
+        Raises: UsageError on another event loop.
+        """
         self._driver.check_outside()
         self._task = asyncio.create_task(loop(), name=name)
+        if on_end is not None:
+            # A task that is cancelled before its first step runs none of its code.
+            self._task.add_done_callback(lambda _: on_end())
         self.is_started = True
 
     async def serve(self, operation: Operation[None]) -> None:

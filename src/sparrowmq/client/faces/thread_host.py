@@ -200,9 +200,19 @@ class ThreadHost:
         """Whether the loop has returned or failed."""
         return self._thread is not None and not self._thread.is_alive()
 
-    def start(self, loop: Callable[[], None], *, name: str) -> None:
-        """Run the loop beside the caller."""
-        self._thread = threading.Thread(target=loop, name=name, daemon=True)
+    def start(
+        self, loop: Callable[[], None], *, name: str, on_end: Callable[[], None] | None = None
+    ) -> None:
+        """Run the loop beside the caller, and then `on_end`, whatever ends the loop."""
+
+        def run() -> None:
+            try:
+                loop()
+            finally:
+                if on_end is not None:
+                    on_end()
+
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
         self._thread.start()
         self.is_started = True
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import repeat
 
-from sparrowmq.calling.effects import Now, Operation, Spawn, Wait
+from sparrowmq.calling.effects import Cancelled, Now, Operation, Spawn, Wait
 from sparrowmq.client.batcher import Batcher, LaneKey, Pending
 from sparrowmq.client.operations.send import get_publish_queues, send, send_batch
 from sparrowmq.client.operations.send_answer import new_result
@@ -38,12 +39,16 @@ def report_unread(publisher: Publisher, batcher: Batcher, *, now_ms: int | None)
         publisher.report(SendsUnread(*unread))
 
 
-def flush(batcher: Batcher) -> Operation[None]:
-    """Send all messages handed over without lingering, and wait until each is answered."""
+def flush(batcher: Batcher, have_ended: Callable[[], bool]) -> Operation[None]:
+    """Send the messages without lingering, and wait until those handed over so far have ended.
+
+    Args:
+        have_ended: returns whether they have.
+    """
     batcher.flush_count += 1
     batcher.wake.set()
     try:
-        while not batcher.is_empty:
+        while not have_ended():
             batcher.settled.clear()
             yield Wait(batcher.settled, None)
     finally:
@@ -57,11 +62,15 @@ def _place(publisher: Publisher, batcher: Batcher, topic: str) -> Operation[None
             queues = yield from get_publish_queues(publisher, topic)
         except SparrowError as error:
             batcher.done(pendings, error)
+        except Cancelled:
+            # The driver was closed meanwhile.
+            batcher.done(pendings, closed_error())
+            raise
         else:
             now_ms: int = yield Now()
             batcher.place(pendings, queues, now_ms)
         batcher.wake.set()
-    batcher.settled.set()
+        batcher.settled.set()
 
 
 def _send(
@@ -71,22 +80,30 @@ def _send(
     queue: MessageQueue | None,
     batch: list[Pending],
 ) -> Operation[None]:
+    outcome: Sequence[SendResult] | SparrowError
     try:
         if len(batch) > 1:
             messages = [pending.message for pending in batch]
-            result = yield from send_batch(publisher, messages, queue=queue, in_turn=True)
-            batcher.done(batch, _results_of(result, len(batch)))
-            batch = []
-    except SparrowError as error:
-        batcher.done(batch, error)
-        batch = []
-    try:
+            try:
+                result = yield from send_batch(publisher, messages, queue=queue, in_turn=True)
+                outcome = _results_of(result, len(batch))
+            except SparrowError as error:
+                outcome = error
+            ended, batch = batch, []
+            batcher.done(ended, outcome)
+            del ended
         while batch:
             try:
                 result = yield from send(publisher, batch[0].message, queue=queue, in_turn=True)
-                batcher.done((batch.pop(0),), (result,))
+                outcome = (result,)
             except SparrowError as error:
-                batcher.done((batch.pop(0),), error)
+                outcome = error
+            batcher.done((batch.pop(0),), outcome)
+    except Exception as error:
+        # An observer of the user may raise anything, and others still wait for their messages.
+        batcher.done(batch, error)
+        batch = []
+        raise
     finally:
         # Messages are left here if the driver was closed meanwhile.
         batcher.done(batch, closed_error())
@@ -97,6 +114,15 @@ def _send(
 def closed_error() -> UsageError:
     """Return the error for messages that were not sent before the producer was closed."""
     return UsageError("the producer was closed before the message was sent")
+
+
+def cut_short_error() -> UsageError:
+    """Return the error for messages that wait when the task that sends them is cancelled."""
+    return UsageError(
+        "the task that sends the messages of send_nowait was cancelled before the message was "
+        "sent, as all tasks are when asyncio.run ends; close a producer before its event loop "
+        "ends, or use it in a with block"
+    )
 
 
 def _results_of(result: SendResult, count: int) -> list[SendResult]:

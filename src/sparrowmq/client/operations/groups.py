@@ -20,7 +20,14 @@ from sparrowmq.client.operations.snapshot import BegunSnapshot, begin_snapshot, 
 from sparrowmq.config import check_range
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.errors import SparrowError
-from sparrowmq.model.names import check_group, check_topic, dlq_topic, is_system_group, retry_topic
+from sparrowmq.model.names import (
+    check_consumer_group,
+    check_group,
+    check_topic,
+    dlq_topic,
+    is_system_group,
+    retry_topic,
+)
 from sparrowmq.protocol.bodies import (
     RequestMode,
     RequestModeTable,
@@ -131,7 +138,7 @@ def plan_group_update(
     Raises: ConfigError; RouteError if no broker is known; ConnectFailed; BrokerError;
     TransportError.
     """
-    check_group(group)
+    check_consumer_group(directory.namespace.wrap(group))
     for name, value in (
         ("max_reconsume_times", max_reconsume_times),
         ("retry_queues", retry_queues),
@@ -228,7 +235,9 @@ def delete_group(directory: Directory, group: str) -> Operation[None]:
     Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
     """
     wrapped = directory.namespace.wrap(group)
-    header = DeleteSubscriptionGroupRequestHeader(group_name=wrapped, remove_offset=True)
+    header = DeleteSubscriptionGroupRequestHeader(
+        group_name=wrapped, remove_offset=True, clean_offset=True
+    )
     code, timeout_ms = RequestCode.DELETE_SUBSCRIPTIONGROUP, directory.timeout_ms
     addresses = yield from master_addresses(directory)
     requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]

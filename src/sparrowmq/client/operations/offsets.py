@@ -147,7 +147,7 @@ def min_offset(
 def topic_offsets(
     address: str, topic: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS
 ) -> Operation[Mapping[MessageQueue, TopicOffset]]:
-    """Return the offsets of a topic's writable queues at a broker, as the broker gives them."""
+    """Return the offsets of a topic's queues at a broker, as the broker gives them."""
     header = GetTopicStatsInfoRequestHeader(topic=topic)
     code = RequestCode.GET_TOPIC_STATS_INFO
     reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
@@ -159,8 +159,8 @@ def topic_bounds(
 ) -> Operation[dict[int, TopicOffset]]:
     """Return the offsets of each queue of a topic, and its last message's time, by one request.
 
-    A broker answers for its writable queues. For a queue that can only be read, ask `min_offset`
-    and `max_offset`.
+    Brokers of 4.9.7 answer for their writable queues alone. For a queue that can only be read, ask
+    `min_offset` and `max_offset`.
     """
     table = yield from topic_offsets(address, topic, timeout_ms=timeout_ms)
     mine = {queue: found for queue, found in table.items() if queue.broker_name == broker_name}

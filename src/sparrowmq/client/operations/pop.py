@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sparrowmq.calling.effects import Invoke, Operation, now, sleep
+from sparrowmq.calling.effects import Invoke, Join, Operation, Spawn, Task, now, sleep
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, error_of, make_request
@@ -48,6 +48,7 @@ from sparrowmq.protocol.pop_handle import (
     parse_handle,
     start_offsets,
 )
+from sparrowmq.protocol.subscription import tags_code
 
 # How long one pop waits at one of several brokers or topics before the next is asked.
 TURN_MS = 1_000
@@ -80,14 +81,33 @@ class PopSource:
     missing: dict[str, SparrowError] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Taker:
+    """Who waits for the messages of a pop."""
+
+    has_gone: bool = False
+
+
 def receive(
     source: PopSource, *, count_max: int, invisible_ms: int, wait_ms: int
 ) -> Operation[list[MessageExt]]:
     """Pop messages of any of the topics; wait for the first of them.
 
+    If the operation is cancelled, what its last pop finds is given back.
+
     Raises: TopicRouteNotFound if no topic's route is known; TransportError if no broker of the
         topics answers; BrokerError.
     """
+    taker = _Taker()
+    try:
+        return (yield from _receive(source, taker, count_max, invisible_ms, wait_ms))
+    finally:
+        taker.has_gone = True
+
+
+def _receive(
+    source: PopSource, taker: _Taker, count_max: int, invisible_ms: int, wait_ms: int
+) -> Operation[list[MessageExt]]:
     now_ms = yield from now()
     deadline_ms, is_first = now_ms + wait_ms, True
     while True:
@@ -101,9 +121,9 @@ def receive(
             if len(places) > 1:
                 poll_ms = 0 if is_first else min(poll_ms, TURN_MS)
             try:
-                found = yield from _pop(
-                    source, subscription, queue, count_max, invisible_ms, poll_ms
-                )
+                popping = _pop(source, subscription, queue, count_max, invisible_ms, poll_ms)
+                task: Task = yield Spawn(_give_back_unwanted(source, taker, popping), "pop")
+                found: list[MessageExt] = yield Join(task, None)
             except TransportError as error:
                 failures.append(error)
                 with suppress(SparrowError):
@@ -121,6 +141,23 @@ def receive(
             yield from sleep(min(PAUSE_MS, deadline_ms - now_ms))
             now_ms = yield from now()
         is_first = False
+
+
+def _give_back_unwanted(
+    source: PopSource, taker: _Taker, popping: Operation[list[MessageExt]]
+) -> Operation[list[MessageExt]]:
+    """Return the messages of a pop; give them back if nobody waits for them any more."""
+    try:
+        found = yield from popping
+        if taker.has_gone:
+            for message in found:
+                yield from change_invisible(source, message, invisible_ms=0, is_attempt=False)
+    except SparrowError:
+        if not taker.has_gone:
+            raise
+        # The messages come again at the end of their time.
+        found = []
+    return found
 
 
 def _find_places(source: PopSource) -> Operation[list[tuple[SubscriptionData, MessageQueue]]]:
@@ -178,7 +215,24 @@ def _pop(
         return []
     if reply.code != ResponseCode.SUCCESS:
         raise error_of(reply, address)
-    return read_popped(source, reply, broker_name=queue.broker_name, address=address)
+    messages = read_popped(source, reply, broker_name=queue.broker_name, address=address)
+    unwanted = [message for message in messages if _is_unwanted(message, subscription)]
+    if unwanted:
+        # If it fails, they come again at the end of their time.
+        with suppress(SparrowError):
+            yield from acknowledge(source, unwanted)
+        messages = [message for message in messages if not _is_unwanted(message, subscription)]
+    return messages
+
+
+def _is_unwanted(message: MessageExt, subscription: SubscriptionData) -> bool:
+    """Return whether a message's tag has only the hash code of a wanted one.
+
+    RocketMQ's brokers compare the codes alone. What a group received under other tags before comes
+    again whatever its tag.
+    """
+    tag = message.tags
+    return tag not in subscription.tags_set and tags_code(tag) in subscription.code_set
 
 
 def read_popped(

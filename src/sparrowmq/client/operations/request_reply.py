@@ -56,9 +56,15 @@ def request(
     }
     awaited = replies[correlation_id] = AwaitedReply()
     try:
-        result = yield from bounded(
-            _send_known(publisher, message, queue, marks), timeout_ms=timeout_ms, name="request"
-        )
+        sent = _send_known(publisher, message, queue, marks)
+        try:
+            result = yield from bounded(sent, timeout_ms=timeout_ms, name="request")
+        except InvokeTimeout as error:
+            raise InvokeTimeout(
+                f"the send of a request to topic {message.topic!r} was not confirmed within "
+                f"{timeout_ms} ms; it may be consumed all the same; see whether the name server "
+                f"and the broker run"
+            ) from error
         now_ms = yield Now()
         yield Wait(awaited.arrived, max(0, deadline_ms - now_ms))
     finally:

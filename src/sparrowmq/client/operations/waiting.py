@@ -29,7 +29,8 @@ def wait_assigned(subscriber: Subscriber, *, timeout_ms: int) -> Operation[list[
     deadline_ms = now_ms + timeout_ms
     while now_ms < deadline_ms:
         assigned = subscriber.user_queues(subscriber.member.assigned)
-        if assigned and _is_consuming_all(subscriber):
+        # A topic that was subscribed a moment ago has no share yet.
+        if assigned and has_share(subscriber):
             return assigned
         yield Sleep(min(LOOK_MS, deadline_ms - now_ms))
         now_ms = yield Now()

@@ -87,7 +87,8 @@ function follow() {
   if (source || document.hidden || body.dataset.live !== "yes") return;
   source = new EventSource(body.dataset.events);
   heard = Date.now();
-  source.addEventListener("open", () => { heard = Date.now(); });
+  source.addEventListener("open", () => { heard = Date.now(); if (!lost.hidden) refresh(); });
+  source.addEventListener("beat", () => { heard = Date.now(); });
   source.addEventListener("news", () => { heard = Date.now(); refresh(); });
   source.addEventListener("over", refresh);
   source.addEventListener("error", () => {

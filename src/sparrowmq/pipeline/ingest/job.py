@@ -8,8 +8,9 @@ out/counts/3.json                                       the counts up to batch 3
 out/ingest.json                                         the settings that this directory belongs to
 ```
 
-With `dlq_group` the other messages go to the topic `%DLQ%<group>`; only bodies that no client may
-send, empty ones and those of more than 4 MiB once inflated, go to the quarantine.
+With `dlq_group` the other messages go to the topic `%DLQ%<group>`; only those that no client may
+send go to the quarantine: empty bodies and bodies of more than 4 MiB once inflated, tags with `||`,
+and properties that leave no room for a dead letter's own.
 
 The job writes both tables batch by batch (`pipeline.parquet`), so that every reader of Parquet sees
 each message once. A second run with the same `out` continues where the first run stopped.
@@ -32,7 +33,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group
 from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.ingest.body_parsing import (
@@ -58,7 +58,7 @@ from sparrowmq.pipeline.running_query import never, run_query
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.checkpoint_offsets import encode_offsets
 from sparrowmq.spark.connection_options import CONNECTION_OPTIONS
-from sparrowmq.spark.dead_letter_rows import to_dlq
+from sparrowmq.spark.dead_letter_rows import can_be_dead_letter, to_dlq
 from sparrowmq.spark.local_session import clone_session, register
 from sparrowmq.spark.options import SourceOptions, parse_options, starting_at
 from sparrowmq.spark.queue_watch import QueueWatch
@@ -119,7 +119,7 @@ class IngestSettings:
     out: str
     schema: str | None = None
     date_column: str = "storeTimestamp"
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     dlq_group: str | None = None
     follow_interval_s: float | None = None
     compacts: bool = False
@@ -370,7 +370,7 @@ class _Sink:
             self._write_quarantine(bad, batch_id)
             return read_parquet(batch.sparkSession, f"{settings.quarantine}/batchId={batch_id}")
         bad = bad.persist()
-        can_be_sent = F.length("body").between(1, BODY_BYTES_MAX)
+        can_be_sent = F.expr(can_be_dead_letter(REASON))
         self._send_dead_letters(bad.where(can_be_sent), settings.dlq_group)
         kept = bad.where(~can_be_sent)
         if not kept.isEmpty():

@@ -1,0 +1,13 @@
+"""Texts from anywhere, such as client ids, without the characters that control a terminal.
+
+Tests: cli/test_messages.py.
+"""
+
+from __future__ import annotations
+
+
+def escape(text: str) -> str:
+    """Escape the characters that control a terminal or are invisible."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
