@@ -197,9 +197,9 @@ def test_offsets_that_move_without_a_member_show_pops_on_other_brokers(
     (finding,) = found_in(seen)
 
     assert finding.rule == "R32"
-    assert str(finding.evidence[0]) == (
-        "40 messages behind; the broker does not report how many of them are in flight"
-    )
+    # A query of Spark that commits offsets moves them too.
+    assert str(finding.title).startswith("offsets move, and no member is connected")
+    assert str(finding.evidence[0]) == "40 messages behind"
 
 
 def test_a_first_commit_without_a_member_shows_no_pops(seen_group: Any) -> None:

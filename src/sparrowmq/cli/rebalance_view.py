@@ -107,6 +107,8 @@ def _head(view: GroupView) -> Text:
 
 
 def _describe_flights(view: GroupView) -> str:
+    if not view.snapshot.reports_pops:
+        return words()("offsets move, and no member is connected")
     if view.in_flight is None:
         return words()("by message: the number in flight is not reported")
     told = words()("by message: {n} in flight", n=f"{view.in_flight:,}")

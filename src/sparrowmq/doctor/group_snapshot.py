@@ -404,20 +404,25 @@ class GroupSnapshot:
         return any(broker.message_model == BROADCASTING for broker in self.last.brokers)
 
     @property
+    def reports_pops(self) -> bool:
+        """Whether a broker reports that the group pops, or has messages in flight."""
+        last = self.last
+        if any(b.is_popped or b.consume_type == "CONSUME_POP" for b in last.brokers):
+            return True
+        return any(progress.in_flight for progress in last.progress)
+
+    @property
     def is_by_message(self) -> bool:
         """Whether any member receives messages of any queue, so that no queue has an owner.
 
         SparrowMQ's broker says which groups pop; elsewhere offsets that move without a member do.
         """
-        last = self.last
-        if any(b.is_popped or b.consume_type == "CONSUME_POP" for b in last.brokers):
-            return True
-        if any(progress.in_flight for progress in last.progress):
+        if self.reports_pops:
             return True
         if any(broker.cid_all or broker.connections for s in self.samples for broker in s.brokers):
             return False
         before = {progress.queue: progress.consumed for progress in self.first.progress}
-        return any(0 < before.get(p.queue, p.consumed) < p.consumed for p in last.progress)
+        return any(0 < before.get(p.queue, p.consumed) < p.consumed for p in self.last.progress)
 
     @property
     def divides_queues(self) -> bool:

@@ -228,6 +228,22 @@ def find_pop_consumers(view: GroupView) -> Iterator[Finding]:
     """R32: the group consumes by message, so that no queue has an owner."""
     if not view.ownership.is_by_message:
         return
+    if not view.snapshot.reports_pops:
+        yield Finding(
+            rule="R32",
+            severity=Severity.INFO,
+            title=Phrase("offsets move, and no member is connected: no queue has an owner"),
+            evidence=(
+                Phrase("{messages} behind", messages=count_of(view.lag(), "message")),
+                Phrase(
+                    "neither consumers that pop from RocketMQ's brokers nor Spark's queries with "
+                    "commitOffsets are listed"
+                ),
+            ),
+            consequence=Phrase("whoever commits these offsets consumes; brokers do not know who"),
+            remedy="",
+        )
+        return
     members = count_of(len(view.ownership.connections), "member")
     yield Finding(
         rule="R32",
@@ -558,7 +574,7 @@ def find_group_without_members(view: GroupView) -> Iterator[Finding]:
             else Phrase("all stored messages are consumed; nobody consumes new messages")
         ),
         remedy="start the group's consumers; if they run, check their name server address "
-        "and group name",
+        "and group name; a query of Spark with commitOffsets is never a member: look at the query",
         unowned=tuple(queues),
     )
 
