@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -245,7 +246,8 @@ def test_broker_that_resets_the_offset_again_and_again_has_few_messages_come_aga
     wait_until("again", lambda: len(seen.bodies) == 4)
 
     line = next(line for line in caplog.messages if "was reset at its broker" in line)
-    assert "was at offset 2, and goes on at 0" in line
+    # The second call of the listener may be about to return.
+    assert re.search(r"was at offset [12], and goes on at 0$", line)
 
 
 @pytest.mark.parametrize("answered", ["-9", "3"])
