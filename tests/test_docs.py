@@ -177,7 +177,7 @@ def test_the_page_on_servers_has_the_bounds_of_their_http_pages() -> None:
 
 def test_pages_install_nothing_that_no_package_index_has() -> None:
     # Errors, which stand in parentheses, name extras of what is installed.
-    command = re.compile(r"(?<!\()pip install [^`\n#]*\bsparrowmq\b")
+    command = re.compile(r"(?<!\()pip (?:install|download) [^`\n#]*\bsparrowmq\b")
     pages = [*DOCUMENTS, ROOT / "packaging/README.md", ROOT / "speedups/README.md"]
 
     assert [found for page in pages for found in command.findall(page.read_text())] == []
