@@ -334,10 +334,10 @@ class AsyncPushConsumer:
             `consume_thread_count` calls at once. A coroutine function runs on the loop, a plain
             function in a thread.
             After None or CONSUME_SUCCESS the messages are done; after RECONSUME_LATER or an
-            exception they are delivered again later. With `orderly` the context is a
-            `ConsumeOrderlyContext`: after None or SUCCESS the messages are done; after
-            SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception they are delivered again after a moment,
-            before any later message of their queue.
+            exception they are delivered again later (in BROADCASTING they are not). With `orderly`
+            the context is a `ConsumeOrderlyContext`: after None or SUCCESS the messages are done;
+            after SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception they are delivered again after a
+            moment, before any later message of their queue.
         on_assign: called with queues that this member has gained, except those of the retry topic.
             Their messages are delivered after it returns, or after 10 s.
         on_revoke: called with queues that this member gives up, after their last delivery. The next
