@@ -19,9 +19,13 @@ from pathlib import Path
 from types import CodeType
 
 import pytest
+import typer.main
 from _pytest.mark import ParameterSet
+from typer.core import TyperGroup
 
 import sparrowmq
+from sparrowmq.cli.main import build_app
+from sparrowmq.hosting.settings import UP, settings_of
 from sparrowmq.serving import http_pages
 from sparrowmq.serving.open_connections import REQUEST_TIMEOUT_S
 from sparrowmq.testing import EmbeddedCluster
@@ -173,6 +177,18 @@ def test_the_page_on_servers_has_the_bounds_of_their_http_pages() -> None:
     kib = http_pages.HEAD_BYTES_MAX // 1024
     bounds = f"{kib} KiB, {REQUEST_TIMEOUT_S:.0f} s, {http_pages.CONNECTIONS_MAX} at once"
     assert f"({bounds})" in page
+
+
+def test_the_page_on_servers_names_the_options_that_are_no_settings() -> None:
+    app = typer.main.get_command(build_app())
+    assert isinstance(app, TyperGroup)
+    shown = [each for each in app.commands["up"].params if not getattr(each, "hidden", False)]
+    options = {option for each in shown for option in each.opts} - {"--config"}
+    options -= {f"--{row.option}" for row in settings_of(UP).values()}
+    page = " ".join((ROOT / "docs/howto/operate-servers.md").read_text().split())
+
+    (named,) = re.findall(r"programs beside the servers \(([^)]*)\) exist only as options", page)
+    assert set(NAMED.findall(named)) == options
 
 
 def test_pages_install_nothing_that_no_package_index_has() -> None:
