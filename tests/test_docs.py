@@ -170,6 +170,16 @@ def test_the_page_on_handovers_has_the_figures_of_its_result(name: str) -> None:
     assert [row[0] for row in rows] == ["| join", "| leave", "| kill", "| rejoin"]
     assert [each for row in rows if (each := " | ".join([row[0], *row[3:]])) not in page] == []
 
+    large = (ROOT / "benchmarks/results/convergence-500.md").read_text()
+    medians = [f"{int(median):,}" for median in re.findall(r" (\d+), \d+ \|", large)]
+    (load,) = re.findall(r"load (\d+) on 2 cores", large)
+    assert len(medians) == 12
+    (named,) = re.findall(r"`--members 500`.*?`benchmarks/results/convergence-500.md`", page, re.S)
+    # A member in Java that joins is the one figure of the last column that the page has.
+    assert [each for row in range(4) for each in medians[3 * row :][:2] if each not in named] == []
+    assert medians[2] in named
+    assert re.search(rf"load of {load} |负载 {load}：", named)
+
 
 def test_the_page_on_servers_has_the_bounds_of_their_http_pages() -> None:
     page = (ROOT / "docs/howto/operate-servers.md").read_text()
