@@ -38,6 +38,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.S | re.M)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 NAMED = re.compile(r"`([^`]+)`")
+SPARK_RESULTS = ("spark.md", "spark-speedups.md")
 CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
 WITH_BLOCKS = [path for path in DOCUMENTS if path not in CHINESE and BLOCK.search(path.read_text())]
 
@@ -179,6 +180,18 @@ def test_the_page_on_handovers_has_the_figures_of_its_result(name: str) -> None:
     assert [each for row in range(4) for each in medians[3 * row :][:2] if each not in named] == []
     assert medians[2] in named
     assert re.search(rf"load of {load} |负载 {load}：", named)
+
+
+@pytest.mark.parametrize("name", ["spark-sink.md", "spark-sink.zh.md"])
+def test_the_page_on_the_sink_has_what_a_row_costs_the_broker(name: str) -> None:
+    page = (ROOT / "docs/reference" / name).read_text()
+    costs = [
+        re.findall(r"^\| write \|.* ([\d.]+) / [\d.]+ \|$", table.read_text(), re.M)[0]
+        for table in (ROOT / "benchmarks/results" / each for each in SPARK_RESULTS)
+    ]
+
+    found = re.findall(r"(?:broker takes|Broker 耗费) ([\d.]+)\D+?([\d.]+)", page)
+    assert found == [tuple(costs)]
 
 
 def test_the_page_on_servers_has_the_bounds_of_their_http_pages() -> None:
