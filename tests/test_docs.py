@@ -7,12 +7,13 @@ says "# until Ctrl-C" gets its Ctrl-C once all of them but the last are.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -240,6 +241,33 @@ def test_the_page_of_the_api_has_every_public_name_but_those_made_of_others() ->
     made = {name for name in sparrowmq.__all__ if name.startswith("Async") or "Settings" in name}
     assert sorted(set(sparrowmq.__all__) - made) == sorted(listed)
     assert {name for name in made if name.startswith("Async")} == set(re.findall(r"Async\w+", page))
+
+
+def test_docstrings_begin_a_line_with_each_argument() -> None:
+    # Otherwise the page of the API and editors take the argument for a part of the one before.
+    members = [
+        (f"{name}.{member}", function)
+        for name in sparrowmq.__all__
+        for member, function in vars(getattr(sparrowmq, name)).items()
+        if inspect.isfunction(function) and not member.startswith("_")
+    ]
+    hidden = [
+        (where, names)
+        for where, function in members
+        for names in re.findall(r"\S\s+([a-z_]+(?:, [a-z_]+)*):\s", args_of(function))
+        if set(names.split(", ")) <= inspect.signature(function).parameters.keys()
+    ]
+
+    assert len(members) > 100
+    assert hidden == []
+
+
+def args_of(function: Callable[..., object]) -> str:
+    """Return the section Args of a docstring, without what begins a line there."""
+    _, _, section = (inspect.getdoc(function) or "").partition("Args:\n")
+    lines = section.partition("\n\n")[0].splitlines()
+    indented = [re.sub(r"^    [a-z_]+(, [a-z_]+)*:", "", line) for line in lines]
+    return " ".join(["", *indented, ""])
 
 
 def test_every_page_but_single_decisions_stands_in_the_navigation() -> None:

@@ -185,7 +185,11 @@ class AsyncProducer:
         return await driver.run(sending.go_on(publisher, direct, outcome))
 
     async def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
-        """Write a message to the connection and await no answer; the message may be lost."""
+        """Write a message to the connection, without an answer; the message may be lost.
+
+        Raises: as `send`, without the errors of an answer; TransportError if the message could not
+        be written.
+        """
         check_message(message)
         send = partial(sending.send_oneway, self._publisher, queue=queue)
         await self._run(observe(self._publisher, message, send))
@@ -210,7 +214,10 @@ class AsyncProducer:
         return self._batches.add(message, queue)
 
     async def flush(self) -> None:
-        """Send the messages of `send_nowait` so far at once, and wait for their answers."""
+        """Send the messages of `send_nowait` so far at once, and wait for their answers.
+
+        A message's error stands in its future. Raises: UsageError after `close`.
+        """
         self._check_open()
         await self._batches.flush()
 
@@ -410,7 +417,7 @@ class AsyncPushConsumer:
         Args:
             expression: `*` for all messages, tags such as `TagA || TagB`, or
                 `MessageSelector.by_sql(...)`. All members of a group must have the same
-                    subscriptions.
+                subscriptions.
 
         Raises: ConfigError for a bad topic name; UsageError for a bad expression and after
         `close`.
