@@ -7,21 +7,26 @@ says "# until Ctrl-C" gets its Ctrl-C once all of them but the last are.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from types import CodeType
 
 import pytest
+import typer.main
 from _pytest.mark import ParameterSet
+from typer.core import TyperGroup
 
 import sparrowmq
+from sparrowmq.cli.main import build_app
+from sparrowmq.hosting.settings import UP, settings_of
 from sparrowmq.serving import http_pages
 from sparrowmq.serving.open_connections import REQUEST_TIMEOUT_S
 from sparrowmq.testing import EmbeddedCluster
@@ -34,6 +39,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.S | re.M)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 NAMED = re.compile(r"`([^`]+)`")
+SPARK_RESULTS = ("spark.md", "spark-speedups.md")
 CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
 WITH_BLOCKS = [path for path in DOCUMENTS if path not in CHINESE and BLOCK.search(path.read_text())]
 
@@ -166,6 +172,28 @@ def test_the_page_on_handovers_has_the_figures_of_its_result(name: str) -> None:
     assert [row[0] for row in rows] == ["| join", "| leave", "| kill", "| rejoin"]
     assert [each for row in rows if (each := " | ".join([row[0], *row[3:]])) not in page] == []
 
+    large = (ROOT / "benchmarks/results/convergence-500.md").read_text()
+    medians = [f"{int(median):,}" for median in re.findall(r" (\d+), \d+ \|", large)]
+    (load,) = re.findall(r"load (\d+) on 2 cores", large)
+    assert len(medians) == 12
+    (named,) = re.findall(r"`--members 500`.*?`benchmarks/results/convergence-500.md`", page, re.S)
+    # A member in Java that joins is the one figure of the last column that the page has.
+    assert [each for row in range(4) for each in medians[3 * row :][:2] if each not in named] == []
+    assert medians[2] in named
+    assert re.search(rf"load of {load} |负载 {load}：", named)
+
+
+@pytest.mark.parametrize("name", ["spark-sink.md", "spark-sink.zh.md"])
+def test_the_page_on_the_sink_has_what_a_row_costs_the_broker(name: str) -> None:
+    page = (ROOT / "docs/reference" / name).read_text()
+    costs = [
+        re.findall(r"^\| write \|.* ([\d.]+) / [\d.]+ \|$", table.read_text(), re.M)[0]
+        for table in (ROOT / "benchmarks/results" / each for each in SPARK_RESULTS)
+    ]
+
+    found = re.findall(r"(?:broker takes|Broker 耗费) ([\d.]+)\D+?([\d.]+)", page)
+    assert found == [tuple(costs)]
+
 
 def test_the_page_on_servers_has_the_bounds_of_their_http_pages() -> None:
     page = (ROOT / "docs/howto/operate-servers.md").read_text()
@@ -175,9 +203,21 @@ def test_the_page_on_servers_has_the_bounds_of_their_http_pages() -> None:
     assert f"({bounds})" in page
 
 
+def test_the_page_on_servers_names_the_options_that_are_no_settings() -> None:
+    app = typer.main.get_command(build_app())
+    assert isinstance(app, TyperGroup)
+    shown = [each for each in app.commands["up"].params if not getattr(each, "hidden", False)]
+    options = {option for each in shown for option in each.opts} - {"--config"}
+    options -= {f"--{row.option}" for row in settings_of(UP).values()}
+    page = " ".join((ROOT / "docs/howto/operate-servers.md").read_text().split())
+
+    (named,) = re.findall(r"programs beside the servers \(([^)]*)\) exist only as options", page)
+    assert set(NAMED.findall(named)) == options
+
+
 def test_pages_install_nothing_that_no_package_index_has() -> None:
     # Errors, which stand in parentheses, name extras of what is installed.
-    command = re.compile(r"(?<!\()pip install [^`\n#]*\bsparrowmq\b")
+    command = re.compile(r"(?<!\()pip (?:install|download) [^`\n#]*\bsparrowmq\b")
     pages = [*DOCUMENTS, ROOT / "packaging/README.md", ROOT / "speedups/README.md"]
 
     assert [found for page in pages for found in command.findall(page.read_text())] == []
@@ -201,6 +241,33 @@ def test_the_page_of_the_api_has_every_public_name_but_those_made_of_others() ->
     made = {name for name in sparrowmq.__all__ if name.startswith("Async") or "Settings" in name}
     assert sorted(set(sparrowmq.__all__) - made) == sorted(listed)
     assert {name for name in made if name.startswith("Async")} == set(re.findall(r"Async\w+", page))
+
+
+def test_docstrings_begin_a_line_with_each_argument() -> None:
+    # Otherwise the page of the API and editors take the argument for a part of the one before.
+    members = [
+        (f"{name}.{member}", function)
+        for name in sparrowmq.__all__
+        for member, function in vars(getattr(sparrowmq, name)).items()
+        if inspect.isfunction(function) and not member.startswith("_")
+    ]
+    hidden = [
+        (where, names)
+        for where, function in members
+        for names in re.findall(r"\S\s+([a-z_]+(?:, [a-z_]+)*):\s", args_of(function))
+        if set(names.split(", ")) <= inspect.signature(function).parameters.keys()
+    ]
+
+    assert len(members) > 100
+    assert hidden == []
+
+
+def args_of(function: Callable[..., object]) -> str:
+    """Return the section Args of a docstring, without what begins a line there."""
+    _, _, section = (inspect.getdoc(function) or "").partition("Args:\n")
+    lines = section.partition("\n\n")[0].splitlines()
+    indented = [re.sub(r"^    [a-z_]+(, [a-z_]+)*:", "", line) for line in lines]
+    return " ".join(["", *indented, ""])
 
 
 def test_every_page_but_single_decisions_stands_in_the_navigation() -> None:

@@ -194,6 +194,24 @@ def test_the_compose_file_runs_the_image() -> None:
     assert {"build", "volumes", "expose", "stop_grace_period", "restart"} >= set(service)
 
 
+def test_the_alerts_and_the_board_name_commands_that_are_there() -> None:
+    (group,) = yaml.safe_load((PACKAGING / "prometheus/sparrowmq.rules.yml").read_text())["groups"]
+    panels = yaml.safe_load((PACKAGING / "grafana/sparrowmq.json").read_text())["panels"]
+    texts = [rule["annotations"]["action"] for rule in group["rules"]]
+    texts += [panel.get("description", "") for panel in panels]
+    named = [
+        command.replace("{{ $labels.group }}", "GROUP")
+        for text in texts
+        for command in re.findall(r"`sparrowmq ([^`]+)`", text)
+    ]
+
+    for command in named:
+        check_command(command.split())
+    # None stands outside of backquotes, where it would not be checked.
+    assert len(named) == sum(text.count("sparrowmq ") for text in texts)
+    assert {"rebalance doctor GROUP", "dlq show GROUP"} <= set(named)
+
+
 def test_the_unit_starts_a_command_that_is_there() -> None:
     unit = (PACKAGING / "sparrowmq.service").read_text()
     (start,) = re.findall(r"^ExecStart=(.+)$", unit, re.M)

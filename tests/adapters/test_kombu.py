@@ -391,6 +391,16 @@ def test_queue_that_no_topic_can_be_is_refused(
         connection.default_channel.queue_declare(queue, passive=True)
 
 
+@pytest.mark.parametrize("name", ["q" * 110, "任务" * 7], ids=["letters", "bytes"])
+def test_queue_that_no_group_of_workers_can_consume_is_refused(
+    connection: Connection, name: str
+) -> None:
+    with pytest.raises(UsageError, match=f"queue '{name}' has too long a name"):
+        connection.SimpleQueue(name)
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        connection.default_channel.queue_declare(name, passive=True)
+
+
 def test_message_of_another_program_is_a_dead_letter(
     connection: Connection, cluster: InProcessCluster, queue: str
 ) -> None:

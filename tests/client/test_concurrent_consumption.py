@@ -166,6 +166,26 @@ def test_message_that_nobody_keeps_is_named_in_the_log(
 
 
 @pytest.mark.slow
+def test_log_calls_no_message_of_broadcasting_a_dead_letter(
+    start_consumer: Callable[..., PushConsumer],
+    producer: Producer,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def listener(_: list[MessageExt], context: ConsumeContext) -> None:
+        context.dead_letter(reason="no such flight")
+
+    consumer = start_consumer(listener, message_model=MessageModel.BROADCASTING)
+    sent = producer.send(Message(topic, b"dead"))
+    wait_until("the failure", lambda: consumer.counters.failed == 1)
+    wait_until("the line", lambda: "no such flight" in caplog.text)
+
+    assert f"gives message {sent.msg_id}" in caplog.text
+    assert "(BROADCASTING has no dead letters): no such flight" in caplog.text
+    assert "a dead letter:" not in caplog.text
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [3, 3 + COMMIT_AHEAD_MAX], ids=["at the end", "beyond the end"])
 def test_consumption_goes_on_where_the_committed_offset_does_not_exist(
     start_consumer: Callable[..., PushConsumer],

@@ -44,6 +44,8 @@ from sparrowmq.errors import (
 )
 from sparrowmq.model import ConsumeContext, Message, MessageExt
 from sparrowmq.model.delay import DELAY_LEVELS_MS
+from sparrowmq.model.names import CONSUMER_GROUP_LENGTH_MAX
+from sparrowmq.model.namespace import Namespace
 
 DEFAULT_PORT: Final = 9876
 # The time between two looks at empty queues.
@@ -187,7 +189,8 @@ class QueueChannel(_Channel):  # type: ignore[misc]
     def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
         """Declare a queue; create its topic.
 
-        Raises: UsageError for a queue that deletes itself, and for arguments that change a queue.
+        Raises: UsageError for a queue that deletes itself, for arguments that change a queue, and
+        for a name that is too long.
         """
         if kwargs.get("auto_delete") or kwargs.get("exclusive"):
             raise UsageError(
@@ -200,6 +203,16 @@ class QueueChannel(_Channel):  # type: ignore[misc]
                 f"queue {queue!r} has arguments that RocketMQ's topics do not have: "
                 f"{', '.join(sorted(arguments))}; remove them"
             )
+        if queue and not passive:
+            # Tasks would be stored that no worker could get.
+            namespace = Namespace(self.connection.client_settings["namespace"] or "")
+            length = len(namespace.wrap(group_of(topic_of(queue))))
+            if length > CONSUMER_GROUP_LENGTH_MAX:
+                raise UsageError(
+                    f"queue {queue!r} has too long a name: the group of its workers would have "
+                    f"{length} characters, and the limit is {CONSUMER_GROUP_LENGTH_MAX}; choose a "
+                    "shorter name (a character that topics may not have counts as three a byte)"
+                )
         return super().queue_declare(queue, passive, **kwargs)
 
     def prepare_queue_arguments(

@@ -376,7 +376,8 @@ class ConsumerConfig:
     message_model: MessageModel = setting(
         MessageModel.CLUSTERING,
         "CLUSTERING shares the queues; BROADCASTING gives every member all queues and keeps the "
-        "member's offsets in a file",
+        "member's offsets in a file; a failed message does not come again there, except in order, "
+        "and there are no dead letters",
         source="messageModel",
     )
     local_offset_dir: Path | str | None = setting(

@@ -139,8 +139,12 @@ class NoticeLog:
         elif isinstance(notice, GivenUp):
             self._warn_given_up(notice)
         elif isinstance(notice, DeadLetterChosen):
-            queue, message, reason = notice
+            queue, message, reason, is_broadcasting = notice
             text = "the listener makes message %s of %s a dead letter: %s"
+            if is_broadcasting:
+                text = (
+                    "the listener gives message %s of %s up (BROADCASTING has no dead letters): %s"
+                )
             self._warn((text, reason), text, message.msg_id, queue, reason)
         elif isinstance(notice, NotListed):
             text = "the broker does not list this client id, %s, among %s; registering again"

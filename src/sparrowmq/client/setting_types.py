@@ -110,7 +110,8 @@ class _ConsumerConfig(TypedDict, total=False):
 
     message_model: MessageModel
     """CLUSTERING shares the queues; BROADCASTING gives every member all queues and keeps the
-    member's offsets in a file. Default: `MessageModel.CLUSTERING`.
+    member's offsets in a file; a failed message does not come again there, except in order,
+    and there are no dead letters. Default: `MessageModel.CLUSTERING`.
     """
 
     local_offset_dir: Path | str | None

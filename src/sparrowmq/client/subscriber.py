@@ -151,11 +151,12 @@ class GivenUp(NamedTuple):
 
 
 class DeadLetterChosen(NamedTuple):
-    """The listener made a message a dead letter, for its own reason."""
+    """The listener made a message a dead letter, for its own reason; in BROADCASTING it is lost."""
 
     queue: MessageQueue
     message: MessageExt
     reason: str
+    is_broadcasting: bool
 
 
 class RebalanceListenerFailed(NamedTuple):

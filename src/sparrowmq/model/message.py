@@ -391,6 +391,8 @@ class ConsumeContext(msgspec.Struct):
     def retry(self, *messages: MessageExt, delay: timedelta | None = None) -> None:
         """Have messages delivered again later, to any member of the group.
 
+        In BROADCASTING they do not come again.
+
         Args:
             delay: the delay, by a level (`shortest_delay_level`); None takes 10 s the
                 first time and longer each time.
@@ -401,6 +403,8 @@ class ConsumeContext(msgspec.Struct):
 
     def dead_letter(self, *messages: MessageExt, reason: str) -> None:
         """Put messages among the group's dead letters, which no consumer gets.
+
+        A BROADCASTING group has none: its member goes on without them.
 
         Args:
             reason: the reason in the log.

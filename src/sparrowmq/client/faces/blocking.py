@@ -185,7 +185,11 @@ class Producer:
         return driver.run(sending.go_on(publisher, direct, outcome))
 
     def send_oneway(self, message: Message, *, queue: QueueChoice | None = None) -> None:
-        """Write a message to the connection and no answer; the message may be lost."""
+        """Write a message to the connection, without an answer; the message may be lost.
+
+        Raises: as `send`, without the errors of an answer; TransportError if the message could not
+        be written.
+        """
         check_message(message)
         send = partial(sending.send_oneway, self._publisher, queue=queue)
         self._run(observe(self._publisher, message, send))
@@ -210,7 +214,10 @@ class Producer:
         return self._batches.add(message, queue)
 
     def flush(self) -> None:
-        """Send the messages of `send_nowait` so far at once, and wait for their answers."""
+        """Send the messages of `send_nowait` so far at once, and wait for their answers.
+
+        A message's error stands in its future. Raises: UsageError after `close`.
+        """
         self._check_open()
         self._batches.flush()
 
@@ -331,10 +338,10 @@ class PushConsumer:
         listener: called with a list of messages of one queue and a `ConsumeContext`, in up to
             `consume_thread_count` threads at once.
             After None or CONSUME_SUCCESS the messages are done; after RECONSUME_LATER or an
-            exception they are delivered again later. With `orderly` the context is a
-            `ConsumeOrderlyContext`: after None or SUCCESS the messages are done; after
-            SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception they are delivered again after a moment,
-            before any later message of their queue.
+            exception they are delivered again later (in BROADCASTING they are not). With `orderly`
+            the context is a `ConsumeOrderlyContext`: after None or SUCCESS the messages are done;
+            after SUSPEND_CURRENT_QUEUE_A_MOMENT or an exception they are delivered again after a
+            moment, before any later message of their queue.
         on_assign: called with queues that this member has gained, except those of the retry topic.
             Their messages are delivered after it returns, or after 10 s.
         on_revoke: called with queues that this member gives up, after their last delivery. The next
@@ -407,7 +414,7 @@ class PushConsumer:
         Args:
             expression: `*` for all messages, tags such as `TagA || TagB`, or
                 `MessageSelector.by_sql(...)`. All members of a group must have the same
-                    subscriptions.
+                subscriptions.
 
         Raises: ConfigError for a bad topic name; UsageError for a bad expression and after
         `close`.

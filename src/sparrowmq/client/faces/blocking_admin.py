@@ -140,9 +140,9 @@ class Admin:
         """Change a topic at every broker that has it, and return its former and new settings there.
 
         Args:
-            read_queues, write_queues: the number on each broker; None does not change it. perm:
-            "rw", "r", "w" or "none"; None does not change it. dry_run: return the changes without
-                making them.
+            read_queues, write_queues: the number on each broker; None does not change it.
+            perm: "rw", "r", "w" or "none"; None does not change it.
+            dry_run: return the changes without making them.
 
         Raises: TopicRouteNotFound; ConfigError.
         """
@@ -274,7 +274,8 @@ class Admin:
             secret_key: a new account needs one; Apache's brokers ask for it at every change.
             is_admin: whether the account may administer brokers.
             white_remote_address: the addresses that the account may connect from, such as
-            `10.0.0.*`. default_topic_perm, default_group_perm: "DENY", "PUB", "SUB" or "PUB|SUB".
+                `10.0.0.*`.
+            default_topic_perm, default_group_perm: "DENY", "PUB", "SUB" or "PUB|SUB".
             topic_perms, group_perms: exceptions from these, such as `["orders=PUB|SUB"]`.
         """
         change = AccountChange(

@@ -133,7 +133,7 @@ class PollConsumer:
         Args:
             expression: `*` for all messages, tags such as `TagA || TagB`, or
                 `MessageSelector.by_sql(...)`. All members of a group must have the same
-                    subscriptions.
+                subscriptions.
 
         Raises: ConfigError for a bad topic name; UsageError for a bad expression and after
         `assign` or `close`.

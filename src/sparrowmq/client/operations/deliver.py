@@ -216,7 +216,9 @@ def _report_failed(
 ) -> None:
     for message in failed:
         if (decision := decided.get(message.queue_offset)) is not None and decision.reason:
-            subscriber.report(DeadLetterChosen(queue, message, decision.reason))
+            subscriber.report(
+                DeadLetterChosen(queue, message, decision.reason, subscriber.is_broadcasting)
+            )
     _report_given_up(subscriber, queue, failed)
 
 

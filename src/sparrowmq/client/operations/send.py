@@ -3,7 +3,7 @@
 A send that fails for a passing reason is tried again, each time at another broker if there is one.
 A message whose queue the user or the sharding key has fixed stays with its queue. An attempt
 without an answer may have stored the message, and a retry can then store it twice. Consumers must
-bear duplicates, as with RocketMQ.
+expect duplicates, as with RocketMQ.
 
 Hot path, benchmark: benchmarks/client.py. The usual send therefore does not run this operation: if
 the route is known, a face prepares the first attempt (`prepare`), writes its request and reads the

@@ -80,7 +80,7 @@ def send_failed(
     if is_unknown:
         advice = (
             "a broker may have stored it, though its answer did not come: look for its id, or send "
-            "it again and bear it twice"
+            "it again if it may come twice"
         )
     times = "1 attempt" if len(tried) == 1 else f"{len(tried)} attempts"
     brokers = ", ".join(dict.fromkeys(tried))
