@@ -14,6 +14,7 @@ from sparrowmq.hosting.__main__ import parse_settings
 from sparrowmq.hosting.settings import HostSettings
 from sparrowmq.store.config import FlushMode
 from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
 
 # Of the extras; the fast event loop among them.
 NOT_NEEDED = ("typer", "rich", "uvloop", "pyspark", "lz4", "zstandard")
@@ -94,3 +95,20 @@ def test_wrong_setting_is_one_line_and_code_2(
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"sparrowmq: {words}")
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
+def test_servers_serve_and_stop_cleanly_without_standard_streams(
+    closed: str, tmp_path: Path
+) -> None:
+    ports = "--nameserver-port 0 --broker-port 0 --grpc-port -1"
+    line = f'exec "$0" -m sparrowmq.hosting {ports} --data "$1" {closed}'
+    with subprocess.Popen(["bash", "-c", line, sys.executable, str(tmp_path)]) as process:
+        # The file is there once the store is loaded; the handlers of signals are set before.
+        abort = tmp_path / "store" / "abort"
+        wait_until("a start", lambda: abort.exists() or process.poll() is not None)
+        process.terminate()
+
+    assert process.returncode == 0
+    assert (tmp_path / "store" / "stopped").exists()

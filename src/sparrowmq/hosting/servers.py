@@ -15,6 +15,7 @@ import errno
 import gc
 import ipaddress
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -464,6 +465,7 @@ async def _broker(
 def _run(
     serve: Callable[[asyncio.Event], Awaitable[None]], settings: HostSettings, *, label: str = ""
 ) -> int:
+    _fill_closed_streams()
     log_to_stderr(logging.DEBUG if settings.verbose else logging.INFO, label=label)
 
     async def run() -> None:
@@ -493,6 +495,20 @@ def _run(
     except SparrowError as error:
         return _fail(str(error), EXIT_FAILURE)
     return 0
+
+
+def _fill_closed_streams() -> None:
+    """Keep the places of closed standard streams from files and sockets.
+
+    What a library in C writes to stderr would come into them, and uvloop ends a process that closes
+    one of these places.
+    """
+    for place in range(3):
+        try:
+            os.fstat(place)
+        except OSError:
+            # The lower places are taken: this is the place that the system gives.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _fail(text: str, code: int) -> int:
