@@ -330,6 +330,21 @@ def test_series_reads_and_writes_across_files(tmp_path: Path) -> None:
     assert data[:10] + bytes(10) == loaded.read(20, 99)
 
 
+def test_names_of_a_new_root_and_of_the_directories_around_it_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(
+        file_storage, "sync_names", lambda path: synced.append(os.path.relpath(path, tmp_path))
+    )
+
+    FileStorage(tmp_path / "data" / "store")
+    FileStorage(tmp_path / "data" / "nameserver")
+    FileStorage(tmp_path / "data" / "store")
+
+    assert synced == ["data", ".", "data"]
+
+
 @pytest.mark.parametrize("count", [3, 100])
 def test_all_files_and_their_directories_up_to_the_root_are_synced_once(
     count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

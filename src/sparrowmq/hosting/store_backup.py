@@ -22,7 +22,7 @@ from sparrowmq.hosting.directory_check import no_store
 from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
-from sparrowmq.store.file_storage import sync_names
+from sparrowmq.store.file_storage import make_root, sync_names
 from sparrowmq.store.message_index import INDEX_DIRECTORY
 from sparrowmq.store.message_store import ABORT_PATH, EXPIRING_PATH
 
@@ -56,7 +56,7 @@ def back_up(source: Path, target: Path) -> int:
 
 
 def _back_up(source: Path, target: Path) -> int:
-    target.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
+    make_root(target)
     (target / ABORT_PATH).touch(_FILE_MODE)
     copied = 0
     for name in (CHECKPOINT_PATH, EXPIRING_PATH):

@@ -155,7 +155,7 @@ class FileStorage:
         self._open_files: deque[FileStorageFile] = deque()
         self._directory_fd = -1
         self._lock_fd = -1
-        _make_directories(self._root)
+        make_root(self._root)
 
     def full_path(self, path: str) -> str:
         """Return the absolute path of a relative one.
@@ -550,12 +550,25 @@ def _seek_data(fd: int, position: int) -> int | None:
         raise
 
 
-def _make_directories(path: str) -> None:
+def make_root(path: str | Path) -> None:
+    """Make a missing directory and those that it is in, and make their names durable.
+
+    What is synced below a directory is lost with the directory's own name.
+    """
+    for made in _make_directories(os.path.abspath(path)):
+        # Whoever may make a directory there may perhaps not list the others.
+        with contextlib.suppress(PermissionError):
+            sync_names(os.path.dirname(made))
+
+
+def _make_directories(path: str) -> list[str]:
+    """Make a missing directory and those that it is in; return them, the lowest first."""
     # os.makedirs would apply the mode to the last directory only.
-    missing = []
+    missing: list[str] = []
     while not os.path.isdir(path):
         missing.append(path)
         path = os.path.dirname(path)
     for directory in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, _DIRECTORY_MODE)
+    return missing
