@@ -107,7 +107,7 @@ def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> N
     full.mkdir()
     (full / "mine").touch()
 
-    with pytest.raises(UsageError, match=f"it has no commitlog; {store} is one"):
+    with pytest.raises(UsageError, match=f"no commitlog and no config; {store} is one"):
         back_up(tmp_path, tmp_path / "copy")
     with pytest.raises(UsageError, match=r"is in .*, which is to be copied"):
         back_up(store, store / "copy")
@@ -118,6 +118,18 @@ def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> N
         back_up(store, full)
     assert back_up(store, tmp_path / "copy") == 0
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["abort", "commitlog"]
+
+
+def test_a_broker_without_messages_is_copied(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path / "first") as cluster:
+        cluster.create_topic("T", queues=3)
+        back_up(tmp_path / "first" / "store", tmp_path / "second" / "store")
+
+    with (
+        EmbeddedCluster(tmp_path / "second") as restored,
+        Admin(name_server=restored.name_server) as admin,
+    ):
+        assert len(admin.route("T").subscribe_queues) == 3
 
 
 def test_configuration_that_is_replaced_all_the_time_is_refused(

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY
 from sparrowmq.errors import StoreError, UsageError
-from sparrowmq.hosting.directory_check import no_store
+from sparrowmq.hosting.directory_check import ensure_store
 from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
@@ -43,8 +43,7 @@ def back_up(source: Path, target: Path) -> int:
     Raises: UsageError if `source` is not a store root, or `target` is not empty; StoreError if the
         copy fails.
     """
-    if not (source / COMMIT_LOG_DIRECTORY).is_dir():
-        raise no_store(source)
+    ensure_store(source)
     if target.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{target} is in {source}, which is to be copied; give another directory")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
