@@ -66,7 +66,8 @@ class EmbeddedCluster:
         if data_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="sparrowmq-")
             data_dir = self._temporary.name
-        self.data_dir = Path(data_dir)
+        # A test may change the current directory before a restart.
+        self.data_dir = Path(data_dir).absolute()
         self._flush = flush
         self._options = options
         self._tls = tls
@@ -77,7 +78,14 @@ class EmbeddedCluster:
         self._addresses = ("", "", "")
 
     def __enter__(self) -> Self:
-        self.start()
+        runs_already = self._process is not None
+        try:
+            self.start()
+        except BaseException:
+            # Also after an interrupt no process and no directory stays.
+            if not runs_already:
+                self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
