@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import selectors
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -211,6 +213,22 @@ def test_start_that_fails_or_is_interrupted_leaves_no_directory_and_no_process(
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="does not run"):
         _ = cluster.pid
+
+
+def test_cluster_that_is_never_closed_leaves_no_directory_and_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code = (
+        "from sparrowmq.testing import EmbeddedCluster\n"
+        "cluster = EmbeddedCluster(); cluster.start(); cluster.create_topic('T')\n"
+        "print(cluster.pid)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ended.stdout), 0)
+    assert not list(tmp_path.iterdir())
 
 
 def test_cluster_stays_on_its_directory_when_the_current_one_changes(
