@@ -59,7 +59,7 @@ def test_check_of_a_store_in_use_stopped_killed_and_damaged(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("none", "is not a directory"), ("up", "has no commitlog; ")]
+    ("name", "words"), [("none", "is not a directory"), ("up", "has no commitlog and no config; ")]
 )
 def test_what_is_no_store_is_exit_code_2(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "up" / "store").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from small_stores import SMALL, all_records, flush, open_store
+from small_stores import SMALL, all_records, find_records, flush, open_store
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.errors import StoreError, UsageError
 from sparrowmq.hosting import store_backup
@@ -19,6 +20,7 @@ from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
 from sparrowmq.protocol.record import Record, encode_host
 from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.index_file import index_file_size
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -105,7 +107,7 @@ def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> N
     full.mkdir()
     (full / "mine").touch()
 
-    with pytest.raises(UsageError, match=f"it has no commitlog; {store} is one"):
+    with pytest.raises(UsageError, match=f"no commitlog and no config; {store} is one"):
         back_up(tmp_path, tmp_path / "copy")
     with pytest.raises(UsageError, match=r"is in .*, which is to be copied"):
         back_up(store, store / "copy")
@@ -118,6 +120,18 @@ def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> N
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["abort", "commitlog"]
 
 
+def test_a_broker_without_messages_is_copied(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path / "first") as cluster:
+        cluster.create_topic("T", queues=3)
+        back_up(tmp_path / "first" / "store", tmp_path / "second" / "store")
+
+    with (
+        EmbeddedCluster(tmp_path / "second") as restored,
+        Admin(name_server=restored.name_server) as admin,
+    ):
+        assert len(admin.route("T").subscribe_queues) == 3
+
+
 def test_configuration_that_is_replaced_all_the_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,9 +140,9 @@ def test_configuration_that_is_replaced_all_the_time_is_refused(
     config.mkdir()
     copy, tries = store_backup._copy_tree, 0
 
-    def copy_and_replace(source: Path, target: Path) -> int:
+    def copy_and_replace(source: Path, target: Path, *, begin_first: bool = False) -> int:
         nonlocal tries
-        copied = copy(source, target)
+        copied = copy(source, target, begin_first=begin_first)
         if source == config and tries < 30:
             tries += 1
             (config / f"journal.{tries:08d}").write_text("x")
@@ -159,8 +173,8 @@ def test_messages_that_expire_during_the_copying_leave_no_gap(
     flush(store)
     copy = store_backup._copy_file
 
-    def copy_and_expire(path: Path, to: Path) -> int:
-        copied = copy(path, to)
+    def copy_and_expire(path: Path, to: Path, *, begin_first: bool = False) -> int:
+        copied = copy(path, to, begin_first=begin_first)
         if path.is_relative_to(source / part):
             work = store.expire(before_timestamp_ms=70, files_max=99, reason="")
             if work is not None:
@@ -189,3 +203,45 @@ def test_a_store_is_held_while_it_is_checked(tmp_path: Path) -> None:
             FileStorage(tmp_path).lock()
         raise ZeroDivisionError
     open_store(FileStorage(tmp_path)).close()
+
+
+def test_keys_that_are_indexed_during_the_copying_are_found_in_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, host = tmp_path / "store", tmp_path / "copy", encode_host("127.0.0.1:10911")
+    config = replace(SMALL, checkpoint_interval_ms=1)
+    store = open_store(FileStorage(source), config)
+
+    def put_and_index(first: int, count: int) -> None:
+        for n in range(first, first + count):
+            record = Record(topic="T", queue_id=0, body=b"x", born_host=host, store_host=host)
+            record.properties = f"KEYS\x01k{n % 3}\x02"
+            store.put(record, timestamp_ms=n)
+        flush(store)
+        store.build_index()
+        flush(store)
+
+    put_and_index(0, 30)
+    write, written = os.pwrite, 0
+
+    def write_and_index(fd: int, data: bytes, at: int) -> int:
+        nonlocal written
+        monkeypatch.setattr(os, "pwrite", write)
+        if os.fstat(fd).st_size == index_file_size(64, 256):
+            written += 1
+            put_and_index(30 * written, 3)
+        monkeypatch.setattr(os, "pwrite", write_and_index)
+        return write(fd, data, at)
+
+    monkeypatch.setattr(store_backup, "_CHUNK_SIZE", 256)
+    monkeypatch.setattr(os, "pwrite", write_and_index)
+    back_up(source, target)
+    monkeypatch.undo()
+
+    assert written > 10
+    copied = open_store(FileStorage(target), config)
+    for key in ("k0", "k1", "k2"):
+        queued = [r.position for r in all_records(copied) if f"{key}\x02" in r.properties]
+        assert [r.position for r in find_records(copied, "T", key)] == queued
+    copied.close()
+    store.close()

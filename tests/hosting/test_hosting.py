@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,13 @@ import pytest
 
 from sparrowmq import Admin
 from sparrowmq.broker.config import BrokerConfig, DuplicateClientIdPolicy
+from sparrowmq.client import identity
+from sparrowmq.hosting import servers
 from sparrowmq.hosting.__main__ import parse_settings
 from sparrowmq.hosting.settings import HostSettings
 from sparrowmq.store.config import FlushMode
 from sparrowmq.testing import EmbeddedCluster
+from waiting import wait_until
 
 # Of the extras; the fast event loop among them.
 NOT_NEEDED = ("typer", "rich", "uvloop", "pyspark", "lz4", "zstandard")
@@ -94,3 +98,47 @@ def test_wrong_setting_is_one_line_and_code_2(
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"sparrowmq: {words}")
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "found", "advertised"),
+    [
+        ("10.0.0.7", "192.168.0.7", "10.0.0.7"),
+        # Debian's hosts file.
+        ("127.0.1.1", "192.168.0.7", "192.168.0.7"),
+        (None, "192.168.0.7", "192.168.0.7"),
+        # A machine without a network, and one that has only addresses of IPv6.
+        ("127.0.1.1", "127.0.0.1", "127.0.1.1"),
+        ("127.0.1.1", "[2001:db8::7]", "127.0.1.1"),
+    ],
+)
+def test_servers_on_all_interfaces_advertise_an_address_that_others_reach(
+    named: str | None, found: str, advertised: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(_: str) -> str:
+        if named is None:
+            raise socket.gaierror("Name or service not known")
+        return named
+
+    monkeypatch.setattr(socket, "gethostbyname", resolve)
+    monkeypatch.setattr(identity, "find_local_address", lambda: found)
+
+    assert servers._advertised("0.0.0.0", "") == advertised
+    assert servers._advertised("127.0.0.1", "") == "127.0.0.1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- >&- 2>&-"])
+def test_servers_serve_and_stop_cleanly_without_standard_streams(
+    closed: str, tmp_path: Path
+) -> None:
+    ports = "--nameserver-port 0 --broker-port 0 --grpc-port -1"
+    line = f'exec "$0" -m sparrowmq.hosting {ports} --data "$1" {closed}'
+    with subprocess.Popen(["bash", "-c", line, sys.executable, str(tmp_path)]) as process:
+        # The file is there once the store is loaded; the handlers of signals are set before.
+        abort = tmp_path / "store" / "abort"
+        wait_until("a start", lambda: abort.exists() or process.poll() is not None)
+        process.terminate()
+
+    assert process.returncode == 0
+    assert (tmp_path / "store" / "stopped").exists()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -11,7 +13,7 @@ import pytest
 from sparrowmq.errors import StoreError
 from sparrowmq.simulation.faulty_disk import PowerCut
 from sparrowmq.store.config_file import read_config, write_config
-from sparrowmq.store.file_storage import FileStorage
+from sparrowmq.store.file_storage import FileStorage, FileStorageFile
 
 PATH = "config/topics.json"
 
@@ -39,6 +41,30 @@ def test_backup_stands_in_for_what_cannot_be_understood(damage: bytes, tmp_path:
     assert "config/topics.json.bak says, an older state, holds instead" in (stands_in or "")
     (tmp_path / f"{PATH}.bak").write_bytes(damage)
     with pytest.raises(StoreError, match=r"topics\.json.*topics\.json\.bak"):
+        read_config(storage, PATH, json.loads)
+
+
+def test_backup_stands_in_for_what_the_disk_has_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FileStorage(tmp_path)
+    for n in range(2):
+        write_config(storage, PATH, b'{"n":%d}' % n)
+    read, code = FileStorageFile.read, errno.EIO
+
+    def fail(file: FileStorageFile, position: int, size: int) -> bytes:
+        if file.path == PATH:
+            raise OSError(code, os.strerror(code), PATH)
+        return read(file, position, size)
+
+    monkeypatch.setattr(FileStorageFile, "read", fail)
+    value, stands_in = read_config(storage, PATH, json.loads)
+    assert value == {"n": 0}
+    assert (stands_in or "").startswith("config/topics.json cannot be read: Input/output error: ")
+
+    # That passes, and an older state must not hold for it.
+    code = errno.ENOMEM
+    with pytest.raises(OSError, match="memory"):
         read_config(storage, PATH, json.loads)
 
 

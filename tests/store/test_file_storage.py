@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -187,6 +188,55 @@ def test_directory_is_held_once_in_a_process(tmp_path: Path) -> None:
     second.unlock()
 
 
+@pytest.mark.parametrize("storage_type", [FileStorage, ReadOnlyStorage])
+@pytest.mark.parametrize("call", ["flock", "lockf"])
+def test_directory_that_cannot_be_locked_is_not_called_in_use(
+    storage_type: type[FileStorage | ReadOnlyStorage],
+    call: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "lock").touch()
+    storage = storage_type(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    # So do file systems of other machines, such as NFS.
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, call, fail)
+        with pytest.raises(StoreError, match="cannot be locked: No locks available; choose"):
+            storage.lock()
+
+    storage.lock()
+    storage.unlock()
+
+
+def test_directory_is_held_for_reading_without_the_right_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = FileStorage(tmp_path)
+    first.lock()
+    first.unlock()
+    storage, real_open = ReadOnlyStorage(tmp_path), os.open
+
+    def open_on_a_mount_for_reading(path: str, flags: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return real_open(path, flags)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_on_a_mount_for_reading)
+        storage.lock()
+    code = "import fcntl,sys; fcntl.lockf(open(sys.argv[1],'r+'), fcntl.LOCK_EX|fcntl.LOCK_NB, 1)"
+    java = [sys.executable, "-c", code, str(tmp_path / "lock")]
+    held = subprocess.run(java, capture_output=True, check=False)
+    storage.unlock()
+    free = subprocess.run(java, capture_output=True, check=False)
+
+    assert (held.returncode != 0, free.returncode) == (True, 0)
+
+
 def test_directory_whose_lock_cannot_be_made_is_not_held(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
     storage = FileStorage(tmp_path)
@@ -278,6 +328,21 @@ def test_series_reads_and_writes_across_files(tmp_path: Path) -> None:
     loaded = FileSeries(FileStorage(tmp_path), "s", file_size=10)
     loaded.load()
     assert data[:10] + bytes(10) == loaded.read(20, 99)
+
+
+def test_names_of_a_new_root_and_of_the_directories_around_it_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(
+        file_storage, "sync_names", lambda path: synced.append(os.path.relpath(path, tmp_path))
+    )
+
+    FileStorage(tmp_path / "data" / "store")
+    FileStorage(tmp_path / "data" / "nameserver")
+    FileStorage(tmp_path / "data" / "store")
+
+    assert synced == ["data", ".", "data"]
 
 
 @pytest.mark.parametrize("count", [3, 100])

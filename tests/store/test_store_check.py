@@ -173,8 +173,13 @@ def test_damage_is_found_where_it_is(
 
 @pytest.mark.parametrize(
     ("at", "words"),
-    [(40 + 4 * 64 + 20 * 7, "99 entries, 1 of which are"), (38, "1,123 entries, 1,024 of which")],
-    ids=["entry", "count"],
+    [
+        (40 + 4 * 64 + 20 * 7, "99 entries, 1 of which are"),
+        (40 + 4 * 64 + 20 * 7 + 18, "99 entries, 1 places that do not lead"),
+        (40 + 4 * 7 + 3, "99 entries, 1 places that do not lead"),
+        (38, "1,123 entries, 1,024 of which"),
+    ],
+    ids=["entry", "previous entry", "slot", "count"],
 )
 def test_damage_of_the_index_is_found(
     at: int, words: str, storage: Disk, new_record: NewRecord

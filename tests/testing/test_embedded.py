@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import selectors
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -180,6 +185,63 @@ def test_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
         EmbeddedCluster(tmp_path),
     ):
         pytest.fail("the second cluster started")
+
+
+class _Interrupted(selectors.DefaultSelector):
+    """A wait that Ctrl-C ends."""
+
+    def select(self, timeout: float | None = None) -> NoReturn:
+        raise KeyboardInterrupt
+
+
+def test_start_that_fails_or_is_interrupted_leaves_no_directory_and_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with (
+        pytest.raises(ClusterFailed, match="broker_port is 99999"),
+        EmbeddedCluster(options=("--broker-port", "99999")),
+    ):
+        pytest.fail("the cluster started")
+    assert not list(tmp_path.iterdir())
+
+    monkeypatch.setattr(selectors, "DefaultSelector", _Interrupted)
+    cluster = EmbeddedCluster()
+    with pytest.raises(KeyboardInterrupt), cluster:
+        pytest.fail("the cluster started")
+
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="does not run"):
+        _ = cluster.pid
+
+
+def test_cluster_that_is_never_closed_leaves_no_directory_and_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code = (
+        "from sparrowmq.testing import EmbeddedCluster\n"
+        "cluster = EmbeddedCluster(); cluster.start(); cluster.create_topic('T')\n"
+        "print(cluster.pid)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ended.stdout), 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_cluster_stays_on_its_directory_when_the_current_one_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: BlockingDriver
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with EmbeddedCluster("data") as cluster:
+        driver.run(invoke(cluster.broker, send("T", 0, b"before"), timeout_ms=10_000))
+        monkeypatch.chdir("elsewhere")
+        cluster.restart()
+
+        assert bodies(driver, cluster.broker, "T", 0) == [b"before"]
 
 
 @pytest.mark.parametrize("options", [("--brokers", "2"), ("--brokers=2",)])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,7 @@ from sparrowmq.testing import (
     read_messages,
     wait_until_consumed,
 )
+from sparrowmq.testing.in_process import START_TIMEOUT_S
 
 pytestmark = pytest.mark.slow
 # Half of it or less on a machine that does nothing else.
@@ -65,6 +68,27 @@ def test_it_leaves_nothing_behind_and_starts_again() -> None:
         running.close()
 
         assert threads == threading.active_count()
+
+
+def test_interrupted_start_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    threads = threading.active_count()
+    wait = threading.Event.wait
+
+    def wait_and_interrupt(event: threading.Event, timeout: float | None = None) -> bool:
+        found = wait(event, timeout)
+        if timeout == START_TIMEOUT_S:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(threading.Event, "wait", wait_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), InProcessCluster():
+        pytest.fail("the cluster started")
+
+    assert threads == threading.active_count()
+    assert not list(tmp_path.iterdir())
 
 
 def test_failed_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

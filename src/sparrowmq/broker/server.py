@@ -234,7 +234,8 @@ class BrokerServer:
     async def start(self, listening: socket.socket) -> None:
         """Serve on a bound socket and register; return when clients can find the broker.
 
-        A name server that does not answer does not delay the start: the broker keeps trying.
+        Each name server that does not answer delays the return by the time of one request, not the
+        serving: the broker keeps trying.
         """
         for round in self._host.first_rounds():
             await self._run(round)

@@ -42,9 +42,14 @@ def make_client_id(identity: IdentityConfig, message_model: MessageModel | None 
     return build_client_id(ip, instance, identity.unit_name)
 
 
+def find_local_address() -> str:
+    """Return this machine's address by RocketMQ's rule, a loopback address if it has no other."""
+    return choose_local_address(list_interface_addresses(), rule=ClientIdRule.V4_9)
+
+
 def make_id_generator(client_ip: str | None = None) -> UniqIdGenerator:
     """Return a generator of message ids, with an address of this machine and a random number."""
-    text = client_ip or choose_local_address(list_interface_addresses(), rule=ClientIdRule.V4_9)
+    text = client_ip or find_local_address()
     try:
         ip = ip_address(text.strip("[]").partition("%")[0]).packed
     except ValueError:

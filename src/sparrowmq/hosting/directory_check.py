@@ -27,9 +27,8 @@ def checking(root: Path) -> Generator[Iterator[FileFinding]]:
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory")
+    ensure_store(root)
     storage = ReadOnlyStorage(root)
-    if not storage.has(COMMIT_LOG_DIRECTORY) and not storage.has(CONFIG_DIRECTORY):
-        raise no_store(root)
     storage.lock()
     try:
         yield _check(storage)
@@ -37,11 +36,17 @@ def checking(root: Path) -> Generator[Iterator[FileFinding]]:
         storage.unlock()
 
 
-def no_store(root: Path) -> UsageError:
-    """Return the error for a directory that is not a store root; it names a store root below it."""
+def ensure_store(root: Path) -> None:
+    """Raise UsageError for a directory that is not a store root; it names a store root below it.
+
+    A broker without messages has a configuration already.
+    """
+    if (root / COMMIT_LOG_DIRECTORY).is_dir() or (root / CONFIG_DIRECTORY).is_dir():
+        return
     hint = f"; {root / 'store'} is one" if (root / "store").is_dir() else ""
-    return UsageError(
-        f"{root} is not a directory of a broker: it has no {COMMIT_LOG_DIRECTORY}{hint}"
+    raise UsageError(
+        f"{root} is not a directory of a broker: it has no {COMMIT_LOG_DIRECTORY} and no "
+        f"{CONFIG_DIRECTORY}{hint}"
     )
 
 

@@ -15,6 +15,7 @@ import errno
 import gc
 import ipaddress
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -464,6 +465,7 @@ async def _broker(
 def _run(
     serve: Callable[[asyncio.Event], Awaitable[None]], settings: HostSettings, *, label: str = ""
 ) -> int:
+    _fill_closed_streams()
     log_to_stderr(logging.DEBUG if settings.verbose else logging.INFO, label=label)
 
     async def run() -> None:
@@ -493,6 +495,20 @@ def _run(
     except SparrowError as error:
         return _fail(str(error), EXIT_FAILURE)
     return 0
+
+
+def _fill_closed_streams() -> None:
+    """Keep the places of closed standard streams from files and sockets.
+
+    What a library in C writes to stderr would come into them, and uvloop ends a process that closes
+    one of these places.
+    """
+    for place in range(3):
+        try:
+            os.fstat(place)
+        except OSError:
+            # The lower places are taken: this is the place that the system gives.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _fail(text: str, code: int) -> int:
@@ -588,12 +604,27 @@ def _advertised(ip: str, advertise: str) -> str:
             return str(ipaddress.ip_address(advertise))
         except ValueError:
             raise ConfigError(f"--advertise {advertise!r} is not an IP address") from None
-    if not ipaddress.ip_address(ip).is_unspecified:
-        return ip
+    return _own_address() if ipaddress.ip_address(ip).is_unspecified else ip
+
+
+def _own_address() -> str:
+    """Return an address of this machine, if possible one that other machines reach.
+
+    A Debian machine's own name often leads to 127.0.1.1.
+    """
+    # Only here: the module takes a tenth of the time of a start to load.
+    from sparrowmq.client.identity import find_local_address
+
     try:
-        return socket.gethostbyname(socket.gethostname())
+        named = socket.gethostbyname(socket.gethostname())
     except (OSError, UnicodeError):
-        raise ConfigError("this machine's address is unknown; give it by --advertise") from None
+        named = ""
+    found = find_local_address()
+    addresses = [each for each in (named, found) if each and ":" not in each]
+    reached = [each for each in addresses if not ipaddress.ip_address(each).is_loopback]
+    if not addresses:
+        raise ConfigError("this machine's address is unknown; give it by --advertise")
+    return (reached or addresses)[0]
 
 
 def _reachable(ip: str) -> str:

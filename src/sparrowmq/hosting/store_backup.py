@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from sparrowmq.broker.config_files import CONFIG_DIRECTORY
 from sparrowmq.errors import StoreError, UsageError
-from sparrowmq.hosting.directory_check import no_store
+from sparrowmq.hosting.directory_check import ensure_store
 from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
-from sparrowmq.store.file_storage import sync_names
+from sparrowmq.store.file_storage import make_root, sync_names
 from sparrowmq.store.message_index import INDEX_DIRECTORY
 from sparrowmq.store.message_store import ABORT_PATH, EXPIRING_PATH
 
@@ -42,8 +43,7 @@ def back_up(source: Path, target: Path) -> int:
     Raises: UsageError if `source` is not a store root, or `target` is not empty; StoreError if the
         copy fails.
     """
-    if not (source / COMMIT_LOG_DIRECTORY).is_dir():
-        raise no_store(source)
+    ensure_store(source)
     if target.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{target} is in {source}, which is to be copied; give another directory")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -56,13 +56,14 @@ def back_up(source: Path, target: Path) -> int:
 
 
 def _back_up(source: Path, target: Path) -> int:
-    target.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
+    make_root(target)
     (target / ABORT_PATH).touch(_FILE_MODE)
     copied = 0
     for name in (CHECKPOINT_PATH, EXPIRING_PATH):
         copied += _copy_file(source / name, target / name)
     copied += _copy_config(source / CONFIG_DIRECTORY, target / CONFIG_DIRECTORY)
-    for name in (INDEX_DIRECTORY, CONSUME_QUEUE_DIRECTORY, COMMIT_LOG_DIRECTORY):
+    copied += _copy_tree(source / INDEX_DIRECTORY, target / INDEX_DIRECTORY, begin_first=True)
+    for name in (CONSUME_QUEUE_DIRECTORY, COMMIT_LOG_DIRECTORY):
         copied += _copy_tree(source / name, target / name)
     sync_names(target)
     return copied
@@ -90,22 +91,24 @@ def _inodes(directory: Path) -> dict[str, int]:
         return {each.name: each.inode() for each in entries if not each.name.endswith(".tmp")}
 
 
-def _copy_tree(source: Path, target: Path) -> int:
-    """Copy a directory with everything below; files that disappear meanwhile have expired."""
-    if not source.is_dir():
+def _copy_tree(source: Path, target: Path, *, begin_first: bool = False) -> int:
+    """Copy a directory with everything below; what disappears meanwhile has expired."""
+    try:
+        paths = sorted(source.iterdir(), reverse=True)
+    except FileNotFoundError:
         return 0
     target.mkdir(_DIRECTORY_MODE, exist_ok=True)
     copied = 0
-    for path in sorted(source.iterdir(), reverse=True):
+    for path in paths:
         if path.is_dir():
             copied += _copy_tree(path, target / path.name)
         elif not path.name.endswith(".tmp"):
-            copied += _copy_file(path, target / path.name)
+            copied += _copy_file(path, target / path.name, begin_first=begin_first)
     sync_names(target)
     return copied
 
 
-def _copy_file(source: Path, target: Path) -> int:
+def _copy_file(source: Path, target: Path, *, begin_first: bool = False) -> int:
     """Copy a file with its holes; a missing file is not an error."""
     try:
         source_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -115,7 +118,8 @@ def _copy_file(source: Path, target: Path) -> int:
         target_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
         try:
             os.ftruncate(target_fd, os.fstat(source_fd).st_size)
-            copied = _copy_data(source_fd, target_fd)
+            pieces = _pieces(source_fd) if begin_first else reversed(list(_pieces(source_fd)))
+            copied = sum(_copy_piece(source_fd, target_fd, *piece) for piece in pieces)
             os.fsync(target_fd)
         finally:
             os.close(target_fd)
@@ -124,35 +128,30 @@ def _copy_file(source: Path, target: Path) -> int:
     return copied
 
 
-def _copy_data(source_fd: int, target_fd: int) -> int:
-    """Copy the present content of a growing file, the end first.
+def _copy_piece(source_fd: int, target_fd: int, at: int, size: int) -> int:
+    data = os.pread(source_fd, size, at)
+    left = data
+    while left:
+        written = os.pwrite(target_fd, left, at)
+        at, left = at + written, left[written:]
+    return len(data)
 
-    A broker writes at the end of a file. When a part is copied after the part behind it, the part
-    is complete: the copy has no gap before its last record.
+
+def _pieces(fd: int) -> Iterator[tuple[int, int]]:
+    """Yield the position and the size of each piece of a file's data, as it is at that moment.
+
+    A broker goes on writing, and a piece that refers to others is copied before them. Of a log and
+    its queues that is the end: without a part before it, the copy had a gap before its last record.
+    Of an index it is the beginning, whose slots name entries behind them.
     """
-    copied = 0
-    for begin, end in reversed(_data_ranges(source_fd)):
-        while begin < end:
-            at = max(begin, end - _CHUNK_SIZE)
-            data = os.pread(source_fd, end - at, at)
-            end = at
-            copied += len(data)
-            while data:
-                written = os.pwrite(target_fd, data, at)
-                at, data = at + written, data[written:]
-    return copied
-
-
-def _data_ranges(fd: int) -> list[tuple[int, int]]:
-    """Return the ranges of a file's data in order: the first byte and the end of each."""
-    ranges: list[tuple[int, int]] = []
     end = 0
     while True:
         try:
             begin = os.lseek(fd, end, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return ranges
+                return
             raise
         end = os.lseek(fd, begin, os.SEEK_HOLE)
-        ranges.append((begin, end))
+        for at in range(begin, end, _CHUNK_SIZE):
+            yield at, min(_CHUNK_SIZE, end - at)

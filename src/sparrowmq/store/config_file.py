@@ -13,6 +13,7 @@ Differs from RocketMQ 4.9, which does not sync and so may find an empty file aft
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -81,11 +82,18 @@ def read_config(storage: Storage, path: str, decode: Callable[[bytes], T]) -> Co
         path: the file's path.
         decode: decodes the content; raises ValueError or SparrowError for wrong content.
 
-    Raises: StoreError if a file exists, but neither it nor its backup can be decoded.
+    Raises: StoreError if a file exists, but neither it nor its backup can be decoded; OSError, but
+        for sectors that the disk has lost.
     """
     problems: list[str] = []
     for candidate in (path, f"{path}.bak"):
-        data = _read_file(storage, candidate)
+        try:
+            data = _read_file(storage, candidate)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            problems.append(f"{candidate} cannot be read: {error.strerror}")
+            continue
         if data is None:
             continue
         if not data.strip(b"\0 \t\r\n"):

@@ -155,7 +155,7 @@ class FileStorage:
         self._open_files: deque[FileStorageFile] = deque()
         self._directory_fd = -1
         self._lock_fd = -1
-        _make_directories(self._root)
+        make_root(self._root)
 
     def full_path(self, path: str) -> str:
         """Return the absolute path of a relative one.
@@ -174,7 +174,7 @@ class FileStorage:
             fcntl.flock(directory_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(directory_fd)
-            raise self._in_use() from error
+            raise _not_locked(self._root, error) from error
         self._directory_fd = directory_fd
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -189,13 +189,7 @@ class FileStorage:
         try:
             fcntl.lockf(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
-            raise self._in_use() from error
-
-    def _in_use(self) -> StoreError:
-        return StoreError(
-            f"the directory {self._root!r} is in use by another process; "
-            f"stop that one or choose another directory"
-        )
+            raise _not_locked(self._root, error) from error
 
     def unlock(self) -> None:
         """Release both locks of the directory."""
@@ -406,14 +400,12 @@ class ReadOnlyStorage:
             fcntl.flock(self._fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
             path = os.path.join(self._root, "lock")
             if os.path.exists(path):
-                self._fds.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-                fcntl.lockf(self._fds[1], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                # A shared lock needs no right to write, and no broker gets its own beside it.
+                self._fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                fcntl.lockf(self._fds[1], fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
             self.unlock()
-            raise StoreError(
-                f"the directory {self._root!r} is in use by another process, or cannot be locked "
-                f"({error.strerror}); stop that one"
-            ) from error
+            raise _not_locked(self._root, error) from error
 
     def unlock(self) -> None:
         """Release the lock."""
@@ -458,6 +450,20 @@ class ReadOnlyStorage:
 
     def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
         """Do nothing."""
+
+
+def _not_locked(root: str, error: OSError) -> StoreError:
+    """Return the error for a directory of which one lock was not given."""
+    # The error of a lock has no file's name, that of a file that may not be opened has one.
+    if error.errno in (errno.EAGAIN, errno.EACCES) and error.filename is None:
+        return StoreError(
+            f"the directory {root!r} is in use by another process; "
+            f"stop that one or choose another directory"
+        )
+    return StoreError(
+        f"the directory {root!r} cannot be locked: {error.strerror}; "
+        f"choose one on a local disk whose files you may open"
+    )
 
 
 def open_files_max(limit: int) -> int:
@@ -544,12 +550,25 @@ def _seek_data(fd: int, position: int) -> int | None:
         raise
 
 
-def _make_directories(path: str) -> None:
+def make_root(path: str | Path) -> None:
+    """Make a missing directory and those that it is in, and make their names durable.
+
+    What is synced below a directory is lost with the directory's own name.
+    """
+    for made in _make_directories(os.path.abspath(path)):
+        # Whoever may make a directory there may perhaps not list the others.
+        with contextlib.suppress(PermissionError):
+            sync_names(os.path.dirname(made))
+
+
+def _make_directories(path: str) -> list[str]:
+    """Make a missing directory and those that it is in; return them, the lowest first."""
     # os.makedirs would apply the mode to the last directory only.
-    missing = []
+    missing: list[str] = []
     while not os.path.isdir(path):
         missing.append(path)
         path = os.path.dirname(path)
     for directory in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, _DIRECTORY_MODE)
+    return missing

@@ -119,6 +119,11 @@ def _has_counts(file: StorageFile, slot_count: int, last: int) -> bool:
     return is_last and _SLOT.unpack(file.read(slot_at, _SLOT_SIZE)) == (last,)
 
 
+def read_slots(file: StorageFile, slot_count: int) -> array[int]:
+    """Return a file's slots: the number of the latest entry of each, 0 without any."""
+    return _to_array(file.read(HEADER_SIZE, _SLOT_SIZE * slot_count))
+
+
 def slot_hash(java_hash: int) -> int:
     """Return the index's hash of a key, from Java's hash as an unsigned number of 32 bits."""
     return java_hash if java_hash < 0x80000000 else -java_hash & _INT_MAX
@@ -243,8 +248,7 @@ class IndexFile:
 
     def _load_slots(self) -> array[int]:
         if self._slots is None:
-            data = self._file.read(HEADER_SIZE, _SLOT_SIZE * self._slot_count)
-            self._slots = _to_array(data)
+            self._slots = read_slots(self._file, self._slot_count)
         return self._slots
 
     # -- the disk ------------------------------------------------------------------------------

@@ -8,9 +8,11 @@ after a crash, is *unfinished* and no damage.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import ne
 from struct import Struct
 from typing import NamedTuple
 
@@ -25,7 +27,12 @@ from sparrowmq.store.consume_queue import (
     filler_entries,
 )
 from sparrowmq.store.file_series import FileSeries, list_visible
-from sparrowmq.store.index_file import HEADER_SIZE, decode_index_header, index_file_size
+from sparrowmq.store.index_file import (
+    HEADER_SIZE,
+    decode_index_header,
+    index_file_size,
+    read_slots,
+)
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.message_index import INDEX_DIRECTORY, LogKeys, find_counts
 from sparrowmq.store.record_check import RECORD_SIZE_MIN, RecordChecker
@@ -309,19 +316,29 @@ class StoreCheck:
                 at = HEADER_SIZE + _SLOT_SIZE * slot_count + _INDEX_ENTRY.size
                 count = header.next_number - 1
                 end = at + _INDEX_ENTRY.size * min(count, entry_count - 1)
-                wrong = max(0, count - entry_count + 1)
+                wrong, number = max(0, count - entry_count + 1), 0
+                # A search goes from a slot to its latest entry, and on to each previous one.
+                latest, breaks = array("i", bytes(_SLOT_SIZE * slot_count)), 0
                 while at < end:
                     data = file.read(at, min(end - at, 1000 * _INDEX_ENTRY.size))
                     at += len(data)
-                    for key_hash, position, _, _ in _INDEX_ENTRY.iter_unpack(data):
+                    for key_hash, position, _, previous in _INDEX_ENTRY.iter_unpack(data):
                         wrong += not keys.has(key_hash, position)
+                        slot, number = key_hash % slot_count, number + 1
+                        breaks += previous != latest[slot]
+                        latest[slot] = number
+                if self._is_stopped:
+                    breaks += sum(map(ne, read_slots(file, slot_count), latest))
             finally:
                 file.close()
             text = f"{count:,} entries"
-            if not wrong:
+            if not (wrong or breaks):
                 yield FileFinding(path, Soundness.SOUND, text)
                 continue
-            text += f", {wrong:,} of which are of no key of their record"
+            if wrong:
+                text += f", {wrong:,} of which are of no key of their record"
+            if breaks:
+                text += f", {breaks:,} places that do not lead to the entry before them"
             if self._is_stopped:
                 text += f"; move {INDEX_DIRECTORY} away: the next start makes it of the log"
             state = Soundness.DAMAGED if self._is_stopped else Soundness.UNFINISHED

@@ -14,11 +14,13 @@ test. They stop when the parent ends in any way.
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import ssl
 import subprocess
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from typing import IO, Literal, Self
 
@@ -66,18 +68,27 @@ class EmbeddedCluster:
         if data_dir is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="sparrowmq-")
             data_dir = self._temporary.name
-        self.data_dir = Path(data_dir)
+        # A test may change the current directory before a restart.
+        self.data_dir = Path(data_dir).absolute()
         self._flush = flush
         self._options = options
         self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
+        self._end_at_exit: weakref.finalize[..., EmbeddedCluster] | None = None
         self._log: IO[bytes] | None = None
         # Without the service, no broker of a test takes the port of another.
         self._ports = (0, 0, 0 if serves_grpc else -1)
         self._addresses = ("", "", "")
 
     def __enter__(self) -> Self:
-        self.start()
+        runs_already = self._process is not None
+        try:
+            self.start()
+        except BaseException:
+            # Also after an interrupt no process and no directory stays.
+            if not runs_already:
+                self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -142,6 +153,10 @@ class EmbeddedCluster:
             stderr=self._log,
             start_new_session=True,
         )
+        if self._temporary is not None:
+            # At the end of an interpreter that has not closed the cluster this comes before the
+            # removal of the directory, of which the servers would make parts again.
+            self._end_at_exit = weakref.finalize(self, _end, self._process, os.getpid())
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -201,11 +216,20 @@ class EmbeddedCluster:
         process, self._process = self._process, None
         assert process is not None
         process.wait()
+        if self._end_at_exit is not None:
+            self._end_at_exit.detach()
         for stream in (process.stdin, process.stdout, self._log):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
         self._log = None
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """End servers that nobody has stopped, unless this process was forked from their owner."""
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
 
 
 def _port(address: str) -> int:

@@ -67,7 +67,14 @@ class InProcessCluster:
         self._advanced_ms = 0
 
     def __enter__(self) -> Self:
-        self.start()
+        runs_already = self._thread is not None
+        try:
+            self.start()
+        except BaseException:
+            # Also after an interrupt no thread and no directory stays.
+            if not runs_already:
+                self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
