@@ -13,6 +13,7 @@ from sparrowmq.client.outgoing import (
     check_batch,
     check_sendable_topic,
     encode_message,
+    make_half,
     make_parts,
 )
 from sparrowmq.errors import ConfigError, UsageError
@@ -112,6 +113,14 @@ def test_message_that_cannot_be_sent_is_refused(fields: dict[str, Any], words: s
 
     with pytest.raises(UsageError, match=words):
         encode_message(message, "ID", config=CONFIG)
+
+
+def test_half_message_may_say_when_its_producer_is_asked_first() -> None:
+    message = Message("T", b"x", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "90"})
+
+    half = make_half(encode_message(message, "ID", config=CONFIG), "GID")
+
+    assert parse_properties(half.properties)["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "90"
 
 
 @pytest.mark.parametrize("has_extension", [True, False])

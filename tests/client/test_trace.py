@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from play import Play, PlayedTask, make_publisher
+from queue_messages import message as pulled
+from sending_servers import Servers
 from sparrowmq import (
     Admin,
     AsyncProducer,
@@ -22,16 +26,19 @@ from sparrowmq import (
     TransactionState,
 )
 from sparrowmq.client.name_servers import NameServers
-from sparrowmq.client.operations.trace_reports import find_tracer
+from sparrowmq.client.operations.send import send
+from sparrowmq.client.operations.trace_reports import find_tracer, trace_consumed, trace_delivery
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.tracer import (
     BODY_CHARACTERS_MAX,
     ENTRIES_MAX,
     KEYS_CHARACTERS_MAX,
+    SendTrace,
     Tracer,
 )
 from sparrowmq.model.names import TRACE_TOPIC
-from sparrowmq.protocol.trace import TraceEntry
+from sparrowmq.protocol.command import response_to
+from sparrowmq.protocol.trace import ConsumedCode, TraceEntry
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -87,6 +94,46 @@ def test_message_of_trace_has_a_bound() -> None:
     tracer.add(TraceEntry("x" * size, ("m",)) for _ in range(3))
 
     assert [found[1] for found in iter(tracer.take, None) if found] == [1, 1, 1]
+
+
+def test_send_to_a_broker_whose_trace_is_off_is_not_traced() -> None:
+    publisher, servers = make_publisher(), Servers("a")
+    driver, tracer = Play(servers), make_tracer()
+    trace = SendTrace(
+        tracer=tracer,
+        config=publisher.config,
+        address_of=publisher.routes.master_address,
+        monotonic_ms=lambda: driver.now_ms,
+        timestamp_ms=lambda: driver.now_ms,
+        untraced=publisher.untraced,
+    )
+    publisher.observers = (trace,)
+    traced = []
+    for switch in ("true", "false", "false", "true"):
+        servers.more = {"TRACE_ON": switch}
+        messages, ended = trace.begin([Message("T", b"x")], is_half=False)
+        ended(driver(send(publisher, messages[0])), None)
+        traced.append(tracer.take() is not None)
+
+    assert traced == [True, False, False, True]
+
+
+def test_delivery_of_a_broker_whose_trace_is_off_is_not_traced() -> None:
+    driver, tracer = Play(lambda address, request: response_to(request)), make_tracer()
+    tracer.publisher = make_publisher()
+    tracer.sending = PlayedTask("trace")
+    tracer.sending.done = False
+    off = replace(pulled(1), properties={"TRACE_ON": "false", "UNIQ_KEY": "OFF"})
+    on = replace(pulled(2), properties={"TRACE_ON": "true", "UNIQ_KEY": "ON"})
+
+    assert driver(trace_delivery(tracer, [off])) is None
+    assert tracer.is_empty
+    traced = driver(trace_delivery(tracer, [off, on]))
+    driver(trace_consumed(traced, ConsumedCode.SUCCESS))
+
+    taken = tracer.take()
+    assert taken is not None
+    assert (taken[0].keys, taken[1]) == (("ON",), 2)
 
 
 @pytest.fixture

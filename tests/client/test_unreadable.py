@@ -28,7 +28,7 @@ from sparrowmq.client.operations.pull_answer import Answer, read_answer
 from sparrowmq.client.subscriber import ConsumeCounters
 from sparrowmq.errors import ConfigError, UnreadableMessage
 from sparrowmq.protocol.compression import compress_body
-from sparrowmq.protocol.record import Record, encode_record
+from sparrowmq.protocol.record import Record, encode_batch, encode_record
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -319,9 +319,22 @@ class Reader:
             return answer
 
 
-def record_at(offset: int, body: bytes, sys_flag: int = 0) -> bytes:
-    record = Record(topic="T", queue_id=0, body=body, sys_flag=sys_flag, queue_offset=offset)
+def record_at(offset: int, body: bytes, sys_flag: int = 0, properties: str = "") -> bytes:
+    record = Record(
+        topic="T",
+        queue_id=0,
+        body=body,
+        sys_flag=sys_flag,
+        queue_offset=offset,
+        properties=properties,
+    )
     return bytes(encode_record(record))
+
+
+def batch_at(offset: int, count: int) -> bytes:
+    """Return a batch as a broker of RocketMQ 5 stores it in a topic with queue.type=BatchCQ."""
+    body = encode_batch((0, b"%d" % number, "") for number in range(count))
+    return record_at(offset, body, 0xC0, f"INNER_NUM\x01{count}")
 
 
 def packed_at(offset: int, size: int) -> bytes:
@@ -382,6 +395,22 @@ def test_messages_before_and_behind_those_that_are_skipped_are_read() -> None:
     assert ([m.body for m in answer.messages], *answer[1:]) == ([b"1"], 1_000, False)
     assert [notice.message.queue_offset for notice in reader.notices] == [0, 2, 3]
     assert reader.counters.unreadable == 3
+
+
+def test_batch_that_is_stored_as_one_message_is_not_delivered_as_one() -> None:
+    reader = Reader(batch_at(4, 3), record_at(7, b"7"), offset=4)
+
+    with pytest.raises(UnreadableMessage, match=r"queue\.type=BatchCQ.*the group's offset to 7"):
+        reader.read()
+    answer = reader.read(policy=UnreadablePolicy.SKIP)
+
+    assert ([m.body for m in answer.messages], *answer[1:]) == ([b"7"], 1_000, False)
+
+
+def test_pull_may_begin_within_a_batch() -> None:
+    within = Reader(batch_at(4, 3), b"garbage", offset=5)
+
+    assert within.read(policy=UnreadablePolicy.SKIP) == Answer([], 7)
 
 
 def test_bytes_that_are_no_record_stop_the_queue_whatever_the_policy() -> None:

@@ -113,6 +113,13 @@ def test_a_form_has_all_digits_of_its_numbers(
         assert read_send_answer(match, None) == (opaque, expected)
 
 
+def test_answer_of_a_broker_whose_trace_is_off_is_given_whole() -> None:
+    fields = {"queueId": "0", "queueOffset": "1", "msgId": "A" * 32, "TRACE_ON": "false"}
+    answer = RemotingCommand(code=0, ext_fields=fields, opaque=7, flag=1)
+
+    assert learn_send_answer(answer, encode_head(answer)[8:]) is None
+
+
 @settings(deadline=None)
 @given(
     st.sampled_from(ANSWER_FIELDS),

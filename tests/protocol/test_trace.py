@@ -71,9 +71,29 @@ def test_entries_of_a_delivery() -> None:
 
     fields = ["SubBefore", "1700000000000", "DefaultRegion", "GID_c", "R1", "M1", "2", "k1"]
     assert S.join(fields) + E == before.text
-    fields = ["SubAfter", "R1", "M1", "3", "false", "", "4", "1700000000000", "GID_c"]
+    fields = ["SubAfter", "R1", "M1", "3", "false", "null", "4", "1700000000000", "GID_c"]
     assert S.join(fields) + E == after.text
     assert (before.keys, after.keys) == (("M1", "k1"), ("M1",))
+
+
+def test_java_reads_the_entry_of_a_message_without_keys() -> None:
+    entry = delivered(
+        timestamp_ms=1_700_000_000_000,
+        region="DefaultRegion",
+        group="GID_c",
+        request_id="R1",
+        msg_id="M1",
+        reconsume_times=0,
+        keys=(),
+    )
+
+    fields = entry.text.removesuffix(E).split(S)
+    while not fields[-1]:
+        # String.split leaves out the empty texts at the end.
+        fields.pop()
+    # TraceDataEncoder.decoderFromTraceDataString looks at the eighth field.
+    assert fields[7] == "null"
+    assert entry.keys == ("M1",)
 
 
 def test_entries_of_javas_clients_are_read() -> None:

@@ -290,6 +290,18 @@ def test_a_body_that_cannot_be_read_leaves_its_row_out_and_no_other() -> None:
     assert "not a zlib stream" in reason
 
 
+def test_batch_that_is_stored_as_one_message_is_no_row() -> None:
+    buffer = plain_record(b"0", 0) + plain_record(b"some messages", 1, 0xC0)
+    unreadable: list[tuple[int, str]] = []
+
+    batches = decode(
+        buffer, find_starts(buffer), arrow_schema(["offset", "body"]), unreadable=unreadable
+    )
+
+    assert [row["offset"] for batch in batches for row in batch.to_pylist()] == [0]
+    assert ["queue.type=BatchCQ" in reason for _, reason in unreadable] == [True]
+
+
 def test_bodies_that_are_not_asked_for_are_not_inflated() -> None:
     buffer = plain_record(b"garbage", 1, COMPRESSED)
 

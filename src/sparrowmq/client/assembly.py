@@ -99,6 +99,7 @@ def make_publisher(
             address_of=publisher.routes.master_address,
             monotonic_ms=clock.monotonic_ms,
             timestamp_ms=clock.timestamp_ms,
+            untraced=publisher.untraced,
         )
         publisher.observers = (*publisher.observers, trace)
     return publisher

@@ -88,6 +88,7 @@ class Publisher:
             first.
         report: called with each notice.
         rounded: topics and levels already reported.
+        untraced: the names of brokers whose operators have switched trace off (`traceOn=false`).
     """
 
     config: ProducerConfig
@@ -104,3 +105,4 @@ class Publisher:
     versions: Mapping[str, int] = field(default_factory=dict)
     report: Callable[[ProducerNotice], None] | None = None
     rounded: set[tuple[str, int]] = field(default_factory=set)
+    untraced: set[str] = field(default_factory=set)

@@ -1,13 +1,14 @@
 """The trace of a client's messages: entries that wait to be sent, and the observer of sends.
 
-Entries beyond the buffer are dropped. One-way sends and failed ones are not traced, as with
-RocketMQ. Source: SendMessageTraceHookImpl.java, AsyncTraceDispatcher.java. Tests: test_trace.py.
+Entries beyond the buffer are dropped. One-way sends, failed ones and those to brokers with
+`traceOn=false` are not traced, as with RocketMQ.
+Source: SendMessageTraceHookImpl.java, AsyncTraceDispatcher.java. Tests: test_trace.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -88,6 +89,7 @@ class SendTrace:
         address_of: returns the address of a broker's master.
         monotonic_ms: reads the clock that measures a send.
         timestamp_ms: reads the wall clock.
+        untraced: the names of brokers whose messages are not traced.
     """
 
     tracer: Tracer
@@ -95,6 +97,7 @@ class SendTrace:
     address_of: Callable[[str], str | None]
     monotonic_ms: Callable[[], int]
     timestamp_ms: Callable[[], int]
+    untraced: Set[str] = frozenset()
 
     def begin(
         self, messages: Sequence[Message], *, is_half: bool
@@ -115,7 +118,7 @@ class SendTrace:
         result: SendResult | None,
         _: BaseException | None,
     ) -> None:
-        if result is None:
+        if result is None or result.queue.broker_name in self.untraced:
             return
         cost_ms = self.monotonic_ms() - begun_ms
         ids = zip(result.msg_id.split(","), result.offset_msg_id.split(","), strict=False)

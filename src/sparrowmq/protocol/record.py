@@ -42,6 +42,7 @@ import msgspec
 from sparrowmq.errors import LocalProtocolError, RemoteProtocolError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import INFLATED_BYTES_MAX
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.compression import COMPRESSED, inflate
 from sparrowmq.protocol.framing import FRAME_BYTES_MAX
@@ -61,6 +62,13 @@ TRANSACTION_ROLLBACK = 0xC
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 V6_BITS = BORN_HOST_V6 | STORE_HOST_V6
+# A batch that RocketMQ 5 stores as one record, in topics with the attribute queue.type=BatchCQ.
+INNER_BATCH = 0x80
+INNER_BATCH_REASON = (
+    "it is a batch that is stored as one message, as in a topic with queue.type=BatchCQ, and is "
+    "not taken apart here"
+)
+PROPERTY_INNER_NUM = "INNER_NUM"
 
 # The fields of a head with IPv4 hosts, and their formats. Every layout of records comes from
 # this table.
@@ -115,7 +123,7 @@ TOPIC_BYTES_MAX = 127
 INFLATED_TURN_BYTES = 4_194_304
 
 # The bits of records that `_decode_plain` leaves to the general reader.
-_UNUSUAL_BITS = V6_BITS | COMPRESSED
+_UNUSUAL_BITS = V6_BITS | COMPRESSED | INNER_BATCH
 _HEAD_V4 = head_layout()
 HEAD_SIZE = _HEAD_V4.size
 _HEAD_V6_BORN, _HEAD_V6_STORE = head_layout(born_host="20s"), head_layout(store_host="20s")
@@ -316,6 +324,11 @@ def scan_records(buffer: bytes) -> Iterator[tuple[str, int, int]]:
         yield topic, queue_id, queue_offset
 
 
+def begins_with_batch(buffer: bytes) -> bool:
+    """Return whether the first record is a batch: a pull may begin at an offset within it."""
+    return len(buffer) > SYS_FLAG_LAST_AT and bool(buffer[SYS_FLAG_LAST_AT] & INNER_BATCH)
+
+
 def renumber(buffer: bytes, *, queue_id: int, offset_delta: int) -> tuple[bytes, int]:
     """Return records as those of another queue, and the offset behind the last; 0 without one.
 
@@ -365,6 +378,14 @@ class Unreadable(NamedTuple):
     message: MessageExt
     reason: str
 
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the message; behind all of its messages if it is a batch."""
+        count = 1
+        if self.message.sys_flag & INNER_BATCH:
+            count = read_whole_number(self.message.properties.get(PROPERTY_INNER_NUM), 9) or 1
+        return self.message.queue_offset + count
+
 
 class Decoded(NamedTuple):
     """The messages that `decode_messages` read, in order, and the place where it stopped.
@@ -412,6 +433,9 @@ def decode_messages(
             message = decode_message(buffer, at, broker_name=broker_name, hosts=hosts)
         except RemoteProtocolError as error:
             return _decode_damaged(buffer, at, messages, broker_name=broker_name, error=error)
+        if message.sys_flag & INNER_BATCH:
+            found = Unreadable(message, INNER_BATCH_REASON)
+            return Decoded(messages, at + message.store_size, found)
         if message.sys_flag & COMPRESSED:
             bytes_max = min(room_bytes - inflated, INFLATED_BYTES_MAX)
             if bytes_max <= 0:

@@ -142,9 +142,11 @@ _ANSWER_FIELDS = (
     ("queueOffset", ValueKind.LONG),
     ("msgId", ValueKind.IDS),
 )
+# A broker's switch of message trace, in its answers and in the properties of its messages.
+TRACE_SWITCH, TRACE_OFF = "TRACE_ON", "false"
 # Fields that say nothing about the message beyond its id.
 _ANSWER_NAMES = frozenset(
-    {"queueId", "queueOffset", "msgId", "transactionId", "MSG_REGION", "TRACE_ON"}
+    {"queueId", "queueOffset", "msgId", "transactionId", "MSG_REGION", TRACE_SWITCH}
 )
 
 
@@ -152,7 +154,8 @@ def learn_send_answer(answer: RemotingCommand, header: bytes) -> AnswerForm | No
     """Return the form of an answer to a send, None for an unusual answer."""
     if answer.body is not None or answer.remark is not None:
         return None
-    if not _ANSWER_NAMES.issuperset(answer.ext_fields or {}):
-        # A further field, such as the handle of a delayed message.
+    fields = answer.ext_fields or {}
+    if not _ANSWER_NAMES.issuperset(fields) or fields.get(TRACE_SWITCH) == TRACE_OFF:
+        # A further field, such as the handle of a delayed message; or a producer must see a value.
         return None
     return learn_answer(answer, header, _ANSWER_FIELDS)

@@ -68,7 +68,7 @@ def published(
         store_host: the broker's `ip:port`.
     """
     fields = (
-        *("Pub", timestamp_ms, region, group, topic, msg_id, tags, " ".join(keys), store_host),
+        *("Pub", timestamp_ms, region, group, topic, msg_id, tags, _joined(keys), store_host),
         *(body_bytes, cost_ms, int(kind), offset_msg_id, _java(is_success)),
     )
     return _entry(fields, msg_id, keys)
@@ -91,7 +91,7 @@ def delivered(
     """
     fields = (
         *("SubBefore", timestamp_ms, region, group, request_id, msg_id, reconsume_times),
-        " ".join(keys),
+        _joined(keys),
     )
     return _entry(fields, msg_id, keys)
 
@@ -115,7 +115,7 @@ def consumed(
     """
     fields = (
         *("SubAfter", request_id, msg_id, cost_ms, _java(code is ConsumedCode.SUCCESS)),
-        *(" ".join(keys), int(code), timestamp_ms, group),
+        *(_joined(keys), int(code), timestamp_ms, group),
     )
     return _entry(fields, msg_id, keys)
 
@@ -123,6 +123,15 @@ def consumed(
 def _entry(fields: Sequence[object], msg_id: str, keys: Sequence[str]) -> TraceEntry:
     text = CONTENT_SPLITTER.join(map(str, fields)) + FIELD_SPLITTER
     return TraceEntry(text, (msg_id, *keys))
+
+
+def _joined(keys: Sequence[str]) -> str:
+    """Return the field of the keys, as Java writes it.
+
+    It is never empty: Java's reader splits an entry without its empty fields at the end. Where a
+    delivery ends with such a field, the reader fails, and reads nothing of the whole trace message.
+    """
+    return " ".join(keys) or "null"
 
 
 def _java(value: bool) -> str:

@@ -57,6 +57,8 @@ from sparrowmq.protocol.record import (
     BORN_HOST_AT,
     BORN_HOST_V6,
     HEAD_FIELDS,
+    INNER_BATCH,
+    INNER_BATCH_REASON,
     MAGIC_V1,
     MAGIC_V2,
     POSITION_AT,
@@ -262,7 +264,7 @@ def decode_columns(
     """
     heads = gather_heads(records, starts)
     layout = _lay_out(records, starts, heads)
-    is_compressed = (layout.sys_flags & COMPRESSED) != 0
+    is_compressed = (layout.sys_flags & (COMPRESSED | INNER_BATCH)) != 0
     if not is_compressed.any() or _BODY_COLUMNS.isdisjoint(schema.names):
         context = _Context(records, starts, heads, layout, broker_name, partition, bodies)
         yield _decode_rows(context, schema)
@@ -312,6 +314,8 @@ def _inflate_rows(
 
 
 def _inflate(body: bytes, sys_flag: int) -> bytes:
+    if sys_flag & INNER_BATCH:
+        raise RemoteProtocolError(INNER_BATCH_REASON)
     plain = inflate(body, sys_flag=sys_flag, bytes_max=INFLATED_BYTES_MAX)
     if plain is None:
         raise RemoteProtocolError(f"its body inflates beyond {INFLATED_BYTES_MAX} bytes")

@@ -30,7 +30,7 @@ from sparrowmq.protocol.headers import (
     decode_header,
 )
 from sparrowmq.protocol.pull_request import PullAnswered, PullRequest
-from sparrowmq.protocol.record import renumber, scan_records
+from sparrowmq.protocol.record import begins_with_batch, renumber, scan_records
 
 # DefaultMQPushConsumerImpl.CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND.
 PULL_TIMEOUT_MS = 30_000
@@ -180,7 +180,7 @@ def check_records(queue: MessageQueue, result: PullReply, *, offset: int) -> Non
     Raises: RemoteProtocolError for a record of another topic or queue, and for a record whose
     offset does not lie between the record before it and the next pull's offset.
     """
-    previous = offset - 1
+    previous = -1 if begins_with_batch(result.records) else offset - 1
     for topic, queue_id, queue_offset in scan_records(result.records):
         if topic != queue.topic or queue_id != queue.queue_id:
             raise RemoteProtocolError(

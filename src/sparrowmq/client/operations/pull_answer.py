@@ -77,7 +77,7 @@ def read_answer(
         try:
             if part.unreadable is not None:
                 yield from _pass_over(subscriber, queue, part.unreadable, policy)
-                following = part.unreadable.message.queue_offset + 1
+                following = part.unreadable.next_offset
             elif part.fault is not None:
                 raise UnreadableMessage(
                     f"the record from offset {following} of {_name(queue)} on is damaged "
@@ -105,7 +105,7 @@ def _pass_over(
     if policy is UnreadablePolicy.STOP:
         raise UnreadableMessage(
             f"{what}; to go on without it, give unreadable_policy=UnreadablePolicy.SKIP or "
-            f"DEAD_LETTER, or set the group's offset to {message.queue_offset + 1}"
+            f"DEAD_LETTER, or set the group's offset to {unreadable.next_offset}"
         )
     if policy is UnreadablePolicy.DEAD_LETTER:
         try:

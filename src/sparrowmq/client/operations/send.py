@@ -78,6 +78,8 @@ from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.send_request import (
+    TRACE_OFF,
+    TRACE_SWITCH,
     SendAnswered,
     SendRequest,
     SendTemplate,
@@ -601,6 +603,14 @@ def read_outcome(
     return None if status is None else result_of(outcome, status, target, load.msg_id)
 
 
+def _note_trace_switch(publisher: Publisher, broker_name: str, outcome: Outcome) -> None:
+    fields = outcome.ext_fields if isinstance(outcome, RemotingCommand) else None
+    if (fields or {}).get(TRACE_SWITCH) == TRACE_OFF:
+        publisher.untraced.add(broker_name)
+    else:
+        publisher.untraced.discard(broker_name)
+
+
 def go_on(publisher: Publisher, attempt: Attempt, outcome: Outcome) -> Operation[SendResult]:
     """Go on as `send` does after a prepared attempt that failed."""
     tried = _Tried(attempt.target, attempt.invoke.address, outcome)
@@ -659,6 +669,8 @@ def _deliver(
             continue
         result = read_outcome(publisher, load, target, outcome)
         if result is not None:
+            if publisher.observers:
+                _note_trace_switch(publisher, target.broker_name, outcome)
             return result
         assert isinstance(outcome, RemotingCommand)
         failure = error_of(outcome, address)

@@ -18,6 +18,7 @@ from sparrowmq.client.tracer import DEFAULT_REGION, SendTrace, Tracer
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageExt
 from sparrowmq.protocol import trace
+from sparrowmq.protocol.send_request import TRACE_OFF, TRACE_SWITCH
 from sparrowmq.protocol.trace import ConsumedCode, TraceEntry
 
 # How long entries gather before they are sent, and the pause after a failed send.
@@ -41,8 +42,14 @@ class TracedDelivery(NamedTuple):
 def trace_delivery(
     tracer: Tracer | None, messages: Sequence[MessageExt]
 ) -> Operation[TracedDelivery | None]:
-    """Trace that a listener is about to get messages, if the consumer has a tracer."""
+    """Trace that a listener is about to get messages, if the consumer has a tracer.
+
+    Messages of a broker with `traceOn=false` are left out.
+    """
     if tracer is None:
+        return None
+    messages = [each for each in messages if each.properties.get(TRACE_SWITCH) != TRACE_OFF]
+    if not messages:
         return None
     timestamp_ms: int = yield Timestamp()
     begun_ms: int = yield Now()
