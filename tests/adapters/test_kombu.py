@@ -313,6 +313,20 @@ def test_tasks_of_a_queue_that_is_consumed_anew_wait_for_acknowledgement(
     got[0].ack()
 
 
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_purge_reaches_live_workers(cluster: InProcessCluster, queue: str, balance: str) -> None:
+    options = {"balance": balance, "unacked_max": 1, "topic_queues": 1}
+    opened = Connection(f"rocketmq://{cluster.name_server}", transport_options=options)
+    with opened, opened.SimpleQueue(queue) as simple:
+        for number in range(10):
+            simple.put(number)
+        first = simple.get(timeout=20)
+        assert simple.clear() == 10
+        simple.put("later")
+        first.ack()
+        assert (first.payload, simple.get(timeout=20).payload) == (0, "later")
+
+
 def test_queue_that_was_deleted_can_be_declared_again(
     connection: Connection, cluster: InProcessCluster, queue: str
 ) -> None:

@@ -298,10 +298,9 @@ class QueueChannel(_Channel):  # type: ignore[misc]
 
     def _purge(self, queue: str) -> int:
         topic, admin = topic_of(queue), self._get_admin()
-        count = 0
-        for lag in admin.group_lag(group_of(topic), topic):
-            admin.update_committed_offset(group_of(topic), lag.queue, lag.max_offset)
-            count += lag.lag
+        count = sum(lag.lag for lag in admin.group_lag(group_of(topic), topic))
+        # Workers hear of a reset; a mere commit would be overwritten by their next ones.
+        admin.reset_offsets(group_of(topic), topic, to="latest")
         return count
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
