@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -426,6 +427,39 @@ def test_unreachable_cluster_is_an_operational_error() -> None:
 
     with pytest.raises(OperationalError, match=r"no name server answers at 127\.0\.0\.1:1"):
         connection.ensure_connection(max_retries=1, interval_start=0)
+
+
+@pytest.mark.parametrize(
+    ("url", "name_server"),
+    [
+        ("rocketmq://", "127.0.0.1:9876"),
+        ("rocketmq://ns:1//", "ns:1"),
+        ("rocketmq://[::1]:9876", "[::1]:9876"),
+    ],
+)
+def test_url_names_the_name_server(url: str, name_server: str) -> None:
+    assert Connection(url).transport.client_settings["name_server"] == name_server
+
+
+@pytest.mark.parametrize(
+    ("url", "settings", "reason"),
+    [
+        ("rocketmq://ns:1/prod", {}, "namespace': 'prod'"),
+        ("rocketmq://ns:1?ssl_ca_certs=ca.pem", {}, "would not be encrypted"),
+        ("rocketmq://ns:1", {"ssl": True}, "would not be encrypted"),
+    ],
+)
+def test_what_would_go_unheeded_is_refused(url: str, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        assert Connection(url, **settings).transport
+
+
+def test_settings_of_tls_are_taken_beside_those_for_other_brokers() -> None:
+    tls = ssl.create_default_context()
+
+    opened = Connection("rocketmq://ns:1", ssl=True, transport_options={"tls": tls})
+
+    assert opened.transport.client_settings["tls"] is tls
 
 
 @pytest.mark.parametrize(
