@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client import CollectorRegistry
 
 from sparrowmq import (
     AsyncProducer,
@@ -203,6 +204,51 @@ def test_failed_send_and_failed_delivery_are_errors(
     found = sorted(str(attributes_of(span)["error.type"]) for span in spans.of("process"))
     assert found == ["RECONSUME_LATER", "builtins.RuntimeError"]
     assert {span.status.status_code for span in spans.of("process")} == {StatusCode.ERROR}
+
+
+def test_a_call_that_decides_against_a_message_is_an_error(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
+) -> None:
+    settings: dict[str, Any] = {"name_server": cluster.name_server}
+
+    def take(messages: Any, context: Any) -> Any:
+        match messages[0].body:
+            case b"dead":
+                context.dead_letter(reason="a test")
+            case b"acked":
+                context.ack()
+                return ConsumeStatus.RECONSUME_LATER
+            case b"wrong":
+                context.delay_level = -1
+                return "done"
+            case _:
+                pass
+        return None
+
+    registry = CollectorRegistry()
+    with Producer("GID_p", **settings) as producer:
+        for body in (b"dead", b"acked", b"wrong", b"done"):
+            producer.send(Message(topic, body, keys=(body.decode(),)))
+    settings |= {"tracer_provider": spans.provider, "metrics_registry": registry}
+    with PushConsumer(group, topic, listener=take, start="first", **settings) as consumer:
+        wait_until("delivered", lambda: len(spans.of("process")) == 4)
+        counters = consumer.counters
+        wait_until("settled", lambda: (counters.succeeded, counters.failed) == (2, 2))
+
+    errors = {
+        attributes_of(span)["rocketmq.message.keys"][0]: attributes_of(span).get("error.type")
+        for span in spans.of("process")
+    }
+    assert errors == {
+        "dead": "RECONSUME_LATER",
+        "acked": None,
+        "wrong": "sparrowmq.errors.UsageError",
+        "done": None,
+    }
+    for outcome in ("ok", "failed"):
+        labels = {"group": group, "topic": topic, "outcome": outcome}
+        name = "sparrowmq_client_process_seconds_count"
+        assert registry.get_sample_value(name, labels) == 2
 
 
 async def test_coroutine_listener_runs_in_its_span(

@@ -25,20 +25,9 @@ from opentelemetry.util.types import AttributeValue
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.publisher import Ended
 from sparrowmq.errors import ConfigError
-from sparrowmq.model import (
-    ConsumeOrderlyStatus,
-    ConsumeStatus,
-    Message,
-    MessageExt,
-    SendResult,
-)
+from sparrowmq.model import Message, MessageExt, SendResult
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.28.0"
-_FAILED = (
-    ConsumeStatus.RECONSUME_LATER,
-    ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT,
-    ConsumeOrderlyStatus.ROLLBACK,
-)
 
 
 class SendSpans:
@@ -106,7 +95,7 @@ class ConsumeSpans:
         self._config = config
 
     @contextmanager
-    def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[object], None]]:
+    def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[str], None]]:
         """Make the span of a listener call; the span is the current one inside the context."""
         first = messages[0]
         contexts = [propagate.extract(message.properties) for message in messages]
@@ -214,11 +203,10 @@ def _links_to(contexts: Sequence[Context]) -> list[Link]:
     return [Link(context) for context in found if context.is_valid]
 
 
-def _report(span: Span, returned: object) -> None:
-    if returned in _FAILED:
-        name = getattr(returned, "name", str(returned))
-        span.set_attribute("error.type", name)
-        span.set_status(StatusCode.ERROR, f"the listener returned {name}")
+def _report(span: Span, why: str) -> None:
+    if why:
+        span.set_attribute("error.type", why)
+        span.set_status(StatusCode.ERROR, f"{why}: messages come again, or are dead letters")
 
 
 def _fail(span: Span, error: BaseException) -> None:
