@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
 from group_stage import GroupStage
+from server_processes import Servers
+from sparrowmq import Admin, Message, Producer
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.exporter import watch
@@ -125,3 +130,44 @@ async def test_cluster_that_is_not_there_is_down_and_said_once(
 
     assert silent.value("sparrowmq_up") == 0
     assert len([line for line in caplog.messages if "cannot be looked at" in line]) == 1
+
+
+async def test_a_silent_broker_is_down_and_the_others_are_looked_at(tmp_path: Path) -> None:
+    servers = Servers(tmp_path / "data")
+    try:
+        with (
+            Admin(name_server=servers.name_server) as admin,
+            Producer("GID_p", name_server=servers.name_server) as producer,
+        ):
+            admin.create_topic("T", queues=1)
+            first, second = admin.route("T").publish_queues
+            producer.send(Message("T", b"x"), queue=second)
+            for queue in (first, second):
+                admin.update_committed_offset("GID_g", queue, 0)
+        directory = make_directory(servers.name_server, timeout_ms=500)
+        async with AsyncDriver() as driver:
+            scraped = Scraped(ClusterWatch(directory, driver, interval_s=1.0))
+
+            def seen() -> list[float | None]:
+                names = (first.broker_name, second.broker_name)
+                brokers = [{"broker": name, "cluster": "DefaultCluster"} for name in names]
+                found = [scraped.value("sparrowmq_broker_up", **labels) for labels in brokers]
+                return [scraped.value("sparrowmq_up"), *found]
+
+            await scraped.watch.look()
+            assert seen() == [1, 1, 1]
+            os.kill(servers.children()["store"], signal.SIGSTOP)
+            await scraped.watch.look()
+            assert seen() == [1, 0, 1]
+            assert scraped.value("sparrowmq_group_lag", group="GID_g", topic="T") == 1
+            os.kill(servers.children()["store-2"], signal.SIGSTOP)
+            await scraped.watch.look()
+            assert seen() == [0, 0, 0]
+            for pid in servers.children().values():
+                os.kill(pid, signal.SIGCONT)
+            while seen() != [1, 1, 1]:
+                await scraped.watch.look()
+    finally:
+        for pid in servers.children().values():
+            os.kill(pid, signal.SIGCONT)
+        servers.end()

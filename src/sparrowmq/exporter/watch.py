@@ -90,21 +90,37 @@ class ClusterWatch:
         """Make one pass over the cluster and its groups."""
         try:
             overview = await self._driver.run(take_overview(self._directory))
-            known = await self._driver.run(list_groups(self._directory))
         except SparrowError as error:
-            if not self._failure:
-                LOG.warning("the cluster cannot be looked at: %s", error)
-            self._failure = str(error)
-        else:
-            self._failure = ""
-            self._overview = overview
-            seen = [group.group for group in overview.groups]
-            names = [*seen, *sorted(set(known) - set(seen))][:GROUPS_MAX]
-            self._groups = {name: self._groups.get(name) or GroupCounts() for name in names}
-            self._failed_groups.intersection_update(names)
-            for name, counts in self._groups.items():
-                await self._look_at(name, counts)
+            self._note_failure(str(error))
+            self._publish()
+            return
+        self._overview = overview
+        if all(broker.failure for broker in overview.brokers):
+            self._note_failure(overview.brokers[0].failure)
+            self._publish()
+            return
+        self._failure = ""
+        seen = [group.group for group in overview.groups]
+        names = [*seen, *sorted(set(await self._list_known()) - set(seen))][:GROUPS_MAX]
+        self._groups = {name: self._groups.get(name) or GroupCounts() for name in names}
+        self._failed_groups.intersection_update(names)
+        # With a silent broker the looks at groups take long.
         self._publish()
+        for name, counts in self._groups.items():
+            await self._look_at(name, counts)
+        self._publish()
+
+    def _note_failure(self, failure: str) -> None:
+        if not self._failure:
+            LOG.warning("the cluster cannot be looked at: %s", failure)
+        self._failure = failure
+
+    async def _list_known(self) -> list[str]:
+        """Return the groups that brokers know; those known before if a broker is silent."""
+        try:
+            return await self._driver.run(list_groups(self._directory))
+        except SparrowError:
+            return list(self._groups)
 
     async def _look_at_moving(self) -> None:
         moving = [(name, counts) for name, counts in self._groups.items() if counts.is_moving]
