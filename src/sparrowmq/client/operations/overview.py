@@ -301,7 +301,7 @@ def by_attention(group: GroupOverview) -> tuple[bool, bool, bool, int, str]:
 
 
 def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
-    """Return each group's rates between two overviews, by name; empty if they are too close."""
+    """Return each group's rates between two overviews, by name; see `_seconds_between`."""
     seconds = _seconds_between(before, after)
     if seconds is None:
         return {}
@@ -323,7 +323,7 @@ def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
 
 
 def topic_rates(before: Overview, after: Overview) -> dict[str, float]:
-    """Return how many messages per second each topic got between two overviews, by name."""
+    """Return how many messages per second each topic got, by name; see `_seconds_between`."""
     seconds = _seconds_between(before, after)
     if seconds is None:
         return {}
@@ -336,8 +336,19 @@ def topic_rates(before: Overview, after: Overview) -> dict[str, float]:
 
 
 def _seconds_between(before: Overview, after: Overview) -> float | None:
+    """Return the time between two overviews; None without rates in it.
+
+    It may be too short, or not the same brokers have answered: one that comes or goes does so with
+    all that it ever stored.
+    """
+    if _answering(before) != _answering(after):
+        return None
     interval_ms = after.at_ms - before.at_ms
     return interval_ms / 1000 if interval_ms >= RATE_INTERVAL_MS_MIN else None
+
+
+def _answering(seen: Overview) -> set[str]:
+    return {broker.name for broker in seen.brokers if not broker.failure}
 
 
 def take_overview(
