@@ -90,7 +90,7 @@ async def test_every_series_has_a_sample_and_owners_are_named(
     assert scraped.value("sparrowmq_group_members", group=group) == 2
     assert scraped.value("sparrowmq_unowned_queues", group=group) == 0
     assert scraped.value("sparrowmq_duplicate_client_ids", group=group) == 0
-    assert scraped.value("sparrowmq_topic_end_offset", topic=topic) == 5
+    assert scraped.value("sparrowmq_topic_end_offset", topic=topic, broker="broker-a") == 5
     assert scraped.value("sparrowmq_broker_up", broker="broker-a", cluster="DefaultCluster") == 1
     families = {family.name for family in scraped.registry.collect()}
     # Groups that divide by load, or consume by message: see doctor/test_plans.py, test_by_message.
@@ -154,11 +154,25 @@ async def test_a_silent_broker_is_down_and_the_others_are_looked_at(tmp_path: Pa
                 found = [scraped.value("sparrowmq_broker_up", **labels) for labels in brokers]
                 return [scraped.value("sparrowmq_up"), *found]
 
+            def growing() -> list[tuple[float | None, ...]]:
+                names = (first.broker_name, second.broker_name)
+                return [
+                    (
+                        scraped.value("sparrowmq_topic_end_offset", topic="T", broker=name),
+                        scraped.value("sparrowmq_group_retried", group="GID_g", broker=name),
+                        scraped.value("sparrowmq_group_dead_letters", group="GID_g", broker=name),
+                    )
+                    for name in names
+                ]
+
             await scraped.watch.look()
             assert seen() == [1, 1, 1]
+            assert growing() == [(0, 0, 0), (1, 0, 0)]
             os.kill(servers.children()["store"], signal.SIGSTOP)
             await scraped.watch.look()
             assert seen() == [1, 0, 1]
+            # A sum over brokers would fall now, and grow later by what is no news.
+            assert growing() == [(None, None, None), (1, 0, 0)]
             assert scraped.value("sparrowmq_group_lag", group="GID_g", topic="T") == 1
             os.kill(servers.children()["store-2"], signal.SIGSTOP)
             await scraped.watch.look()

@@ -224,11 +224,13 @@ def _describe_cluster(out: _Families, overview: Overview) -> None:
             if value is not None:
                 out.set(name, value, broker.name, broker.cluster)
     for topic in overview.topics:
-        if topic.max_offset is not None and not topic.is_internal:
-            out.set("sparrowmq_topic_end_offset", topic.max_offset, topic.topic)
+        for broker_name, end in () if topic.is_internal else sorted(topic.ends_at.items()):
+            out.set("sparrowmq_topic_end_offset", end, topic.topic, broker_name)
+    answering = [broker.name for broker in overview.brokers if not broker.failure]
     for group in overview.groups:
         out.set("sparrowmq_group_retry_lag", group.retry_lag, group.group)
-        out.set("sparrowmq_group_retried", group.retried, group.group)
+        for name in answering:
+            out.set("sparrowmq_group_retried", group.retried_at.get(name, 0), group.group, name)
         for progress in group.topics:
             out.set("sparrowmq_group_lag", progress.lag, group.group, progress.topic)
 
@@ -252,7 +254,10 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
     for topic in view.snapshot.user_topics:
         waits_s = view.wait_ms(topic.subscribe_queues) / 1000
         out.set("sparrowmq_group_lag_seconds", waits_s, name, topic.topic)
-    out.set("sparrowmq_group_dead_letters", view.snapshot.last.dead_letters.message_count, name)
+    for broker in view.snapshot.last.brokers:
+        if not broker.failure:
+            count = broker.dead_letters.message_count
+            out.set("sparrowmq_group_dead_letters", count, name, broker.broker_name)
     for client_id, load in sorted(view.loads.items()):
         out.set("sparrowmq_member_load", load, name, client_id)
     out.set("sparrowmq_duplicate_client_ids", members.total() - len(members), name)
