@@ -301,6 +301,32 @@ async def test_a_request_gets_what_the_handler_returns(broker: RocketBroker) -> 
         await broker.publisher("unanswered").request("x", timeout=0.1)
 
 
+@pytest.mark.parametrize("result", [None, ""])
+async def test_a_handler_without_a_result_is_done_and_replies_so(
+    broker: RocketBroker, cluster: InProcessCluster, result: str | None
+) -> None:
+    name, calls, posted = f"without_{result is None}", list[str](), list[object]()
+    for topic in (name, f"{name}_posted"):
+        cluster.create_topic(topic)
+
+    @broker.subscriber(name, group="GID_answer", start="first")
+    @broker.publisher(f"{name}_posted")
+    async def answer(body: str) -> str | None:
+        calls.append(body)
+        return result
+
+    @broker.subscriber(f"{name}_posted", group="GID_post", start="first")
+    async def post(body: str | None) -> None:
+        posted.append(body)
+
+    await broker.start()
+    reply = await broker.request("when?", name, timeout=30)
+
+    assert await reply.decode() == result
+    await until(lambda: posted)
+    assert (calls, posted) == (["when?"], [result])
+
+
 async def test_a_test_broker_runs_handlers_without_a_cluster() -> None:
     broker, router = RocketBroker("127.0.0.1:1"), RocketRouter(prefix="eu_")
 

@@ -199,6 +199,9 @@ class _Producer(ProducerProto[PublishCommand]):
 
     async def _encode(self, cmd: PublishCommand, sent: Any) -> Message:
         body, content_type = await self.codec.encode(sent, self.serializer)
+        if not body and sent in (None, ""):
+            # RocketMQ carries no empty body, as of a handler without a result.
+            body, content_type = b"null" if sent is None else b'""', "application/json"
         own = {CORRELATION_ID: cmd.correlation_id, REPLY_TO: cmd.reply_to or None}
         own[CONTENT_TYPE] = content_type or None
         headers = {**cmd.headers, **own}
