@@ -67,6 +67,27 @@ async def test_groups_beyond_the_bound_have_the_lag_alone(
     assert scraped.value("sparrowmq_group_retry_lag", group=stage.group) is not None
 
 
+async def test_a_group_with_too_many_queues_leaves_the_series_to_others(
+    stage: GroupStage, scraped: Scraped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(name_server=stage.cluster.name_server) as admin:
+        admin.create_topic("T_wide", queues=16)
+        # What is abandoned with a lag stands before all other groups.
+        with Producer("GID_p", name_server=stage.cluster.name_server) as producer:
+            producer.send(Message("T_wide", b"x"))
+        for queue in admin.route("T_wide").publish_queues:
+            admin.update_committed_offset("GID_wide", queue, 0)
+    stage.join("one")
+    monkeypatch.setattr(watch, "QUEUES_MAX", 15)
+
+    while scraped.value("sparrowmq_group_members", group=stage.group) != 1:
+        await scraped.watch.look()
+
+    assert next(iter(scraped.watch._groups)) == "GID_wide"
+    assert len(scraped.owners(stage.group)) == 4
+    assert (scraped.value("sparrowmq_queues_left_out") or 0) >= 16
+
+
 async def test_every_series_has_a_sample_and_owners_are_named(
     stage: GroupStage, scraped: Scraped
 ) -> None:

@@ -166,8 +166,8 @@ def make_families(
             continue
         _describe_group(gauges, view, counts)
         size = len(view.user_queues)
-        queue_count += size
-        if queue_count <= QUEUES_MAX:
+        if queue_count + size <= QUEUES_MAX:
+            queue_count += size
             _describe_queues(gauges, view)
         else:
             left_out += size
