@@ -359,9 +359,11 @@ def test_a_broker_that_comes_or_goes_makes_no_rates() -> None:
 
     for fewer in (look(3_000, "broker-a", "broker-b", silent="broker-b"), look(3_000, "broker-a")):
         assert sum(topic.max_offset or 0 for topic in fewer.topics) == 900
-        assert overview.group_flows(both, fewer) == overview.topic_rates(both, fewer) == {}
+        assert not overview.group_flows(both, fewer)
+        assert not overview.topic_rates(both, fewer)
         later = replace(both, at_ms=5_000)
-        assert overview.group_flows(fewer, later) == overview.topic_rates(fewer, later) == {}
+        assert not overview.group_flows(fewer, later)
+        assert not overview.topic_rates(fewer, later)
         assert overview.topic_rates(both, later) == {"t": 0.0}
 
 
