@@ -301,6 +301,57 @@ async def test_a_request_gets_what_the_handler_returns(broker: RocketBroker) -> 
         await broker.publisher("unanswered").request("x", timeout=0.1)
 
 
+@pytest.mark.parametrize("result", [None, ""])
+async def test_a_handler_without_a_result_is_done_and_replies_so(
+    broker: RocketBroker, cluster: InProcessCluster, result: str | None
+) -> None:
+    name, calls, posted = f"without_{result is None}", list[str](), list[object]()
+    for topic in (name, f"{name}_posted"):
+        cluster.create_topic(topic)
+
+    @broker.subscriber(name, group="GID_answer", start="first")
+    @broker.publisher(f"{name}_posted")
+    async def answer(body: str) -> str | None:
+        calls.append(body)
+        return result
+
+    @broker.subscriber(f"{name}_posted", group="GID_post", start="first")
+    async def post(body: str | None) -> None:
+        posted.append(body)
+
+    await broker.start()
+    reply = await broker.request("when?", name, timeout=30)
+
+    assert await reply.decode() == result
+    await until(lambda: posted)
+    assert (calls, posted) == (["when?"], [result])
+
+
+async def test_a_request_whose_sender_is_gone_is_handled_once(
+    broker: RocketBroker, cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, gone = list[str](), asyncio.Event()
+    cluster.create_topic("late")
+
+    @broker.subscriber("late", group="GID_late", start="first")
+    async def answer(body: str) -> str:
+        calls.append(body)
+        await gone.wait()
+        return body
+
+    await broker.start()
+    async with RocketBroker(cluster.name_server) as asker:
+        await asker.connect()
+        with pytest.raises(InvokeTimeout):
+            await asker.request("first", "late", timeout=0.1)
+    gone.set()
+    await broker.request("second", "late", timeout=30)
+    await until(lambda: "cannot be delivered" in caplog.text)
+
+    await asyncio.to_thread(cluster.wait_until_consumed, "GID_late", "late")
+    assert sorted(calls) == ["first", "second"]
+
+
 async def test_a_test_broker_runs_handlers_without_a_cluster() -> None:
     broker, router = RocketBroker("127.0.0.1:1"), RocketRouter(prefix="eu_")
 

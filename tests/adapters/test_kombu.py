@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -313,6 +314,20 @@ def test_tasks_of_a_queue_that_is_consumed_anew_wait_for_acknowledgement(
     got[0].ack()
 
 
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_purge_reaches_live_workers(cluster: InProcessCluster, queue: str, balance: str) -> None:
+    options = {"balance": balance, "unacked_max": 1, "topic_queues": 1}
+    opened = Connection(f"rocketmq://{cluster.name_server}", transport_options=options)
+    with opened, opened.SimpleQueue(queue) as simple:
+        for number in range(10):
+            simple.put(number)
+        first = simple.get(timeout=20)
+        assert simple.clear() == 10
+        simple.put("later")
+        first.ack()
+        assert (first.payload, simple.get(timeout=20).payload) == (0, "later")
+
+
 def test_queue_that_was_deleted_can_be_declared_again(
     connection: Connection, cluster: InProcessCluster, queue: str
 ) -> None:
@@ -422,6 +437,39 @@ def test_unreachable_cluster_is_an_operational_error() -> None:
 
     with pytest.raises(OperationalError, match=r"no name server answers at 127\.0\.0\.1:1"):
         connection.ensure_connection(max_retries=1, interval_start=0)
+
+
+@pytest.mark.parametrize(
+    ("url", "name_server"),
+    [
+        ("rocketmq://", "127.0.0.1:9876"),
+        ("rocketmq://ns:1//", "ns:1"),
+        ("rocketmq://[::1]:9876", "[::1]:9876"),
+    ],
+)
+def test_url_names_the_name_server(url: str, name_server: str) -> None:
+    assert Connection(url).transport.client_settings["name_server"] == name_server
+
+
+@pytest.mark.parametrize(
+    ("url", "settings", "reason"),
+    [
+        ("rocketmq://ns:1/prod", {}, "namespace': 'prod'"),
+        ("rocketmq://ns:1?ssl_ca_certs=ca.pem", {}, "would not be encrypted"),
+        ("rocketmq://ns:1", {"ssl": True}, "would not be encrypted"),
+    ],
+)
+def test_what_would_go_unheeded_is_refused(url: str, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        assert Connection(url, **settings).transport
+
+
+def test_settings_of_tls_are_taken_beside_those_for_other_brokers() -> None:
+    tls = ssl.create_default_context()
+
+    opened = Connection("rocketmq://ns:1", ssl=True, transport_options={"tls": tls})
+
+    assert opened.transport.client_settings["tls"] is tls
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from commands import Commands, starting
+from server_processes import Servers
 from sparrowmq import Admin, Message, MessageQueue, Producer, PushConsumer
+from sparrowmq.cli.main import build_app
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -322,3 +327,23 @@ def test_group_settings_are_changed_and_the_group_deleted(smq: Commands) -> None
     assert smq("group", "delete", "GID_set", "--yes").exit_code == 0
     gone = smq("group", "show", "GID_set")
     assert (gone.exit_code, "no broker knows consumer group" in gone.stderr) == (2, True)
+
+
+def test_lag_names_the_broker_that_does_not_answer(tmp_path: Path) -> None:
+    servers = Servers(tmp_path / "data")
+    try:
+        with Admin(name_server=servers.name_server) as admin:
+            admin.create_topic("T", queues=1)
+            for queue in admin.route("T").publish_queues:
+                admin.update_committed_offset("GID_lag", queue, 0)
+        os.kill(servers.children()["store"], signal.SIGSTOP)
+        options = ("--nameserver", servers.name_server, "--timeout", "0.5", "--json")
+        shown = CliRunner().invoke(build_app(), ["group", "lag", "GID_lag", *options])
+    finally:
+        for pid in servers.children().values():
+            os.kill(pid, signal.SIGCONT)
+        servers.end()
+
+    assert [row["broker"] for row in json.loads(shown.stdout)] == ["broker-a-2"]
+    assert "broker-a: " in shown.stderr
+    assert "its queues are missing" in shown.stderr

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client import CollectorRegistry
 
 from sparrowmq import (
     AsyncProducer,
@@ -75,14 +76,18 @@ def test_one_trace_goes_from_the_sender_through_the_message_into_the_listener(
         "tracer_provider": spans.provider,
     }
     inside: list[Any] = []
+    baggages: list[object] = []
 
     def take(messages: Any, _context: Any) -> None:
         inside.append(trace.get_current_span().get_span_context())
+        baggages.append(baggage.get_baggage("user"))
 
     tracer = spans.provider.get_tracer("test")
     with Producer("GID_p", **settings) as producer, tracer.start_as_current_span("order") as order:
         message = Message(topic, b"LH1234", tags="paid", keys=("k1", "k2"), sharding_key="LH")
+        token = context.attach(baggage.set_baggage("user", "Ana"))
         result = producer.send(message)
+        context.detach(token)
         client_id = producer.client_id
     with PushConsumer(group, topic, listener=take, start="first", **settings) as consumer:
         wait_until("consumed", lambda: bool(spans.of("process")))
@@ -95,6 +100,7 @@ def test_one_trace_goes_from_the_sender_through_the_message_into_the_listener(
     assert context_of(sent) == (processed.parent.trace_id, processed.parent.span_id)
     assert [context_of(sent)] == links_of(processed)
     assert [context_of(processed)] == [(each.trace_id, each.span_id) for each in inside]
+    assert baggages == ["Ana"]
     host, port = cluster.broker.rsplit(":", 1)
     shared = {
         "system": "rocketmq",
@@ -203,6 +209,76 @@ def test_failed_send_and_failed_delivery_are_errors(
     found = sorted(str(attributes_of(span)["error.type"]) for span in spans.of("process"))
     assert found == ["RECONSUME_LATER", "builtins.RuntimeError"]
     assert {span.status.status_code for span in spans.of("process")} == {StatusCode.ERROR}
+
+
+def test_a_call_that_decides_against_a_message_is_an_error(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
+) -> None:
+    settings: dict[str, Any] = {"name_server": cluster.name_server}
+
+    def take(messages: Any, context: Any) -> Any:
+        match messages[0].body:
+            case b"dead":
+                context.dead_letter(reason="a test")
+            case b"acked":
+                context.ack()
+                return ConsumeStatus.RECONSUME_LATER
+            case b"wrong":
+                context.delay_level = -1
+                return "done"
+            case _:
+                pass
+        return None
+
+    registry = CollectorRegistry()
+    with Producer("GID_p", **settings) as producer:
+        for body in (b"dead", b"acked", b"wrong", b"done"):
+            producer.send(Message(topic, body, keys=(body.decode(),)))
+    settings |= {"tracer_provider": spans.provider, "metrics_registry": registry}
+    with PushConsumer(group, topic, listener=take, start="first", **settings) as consumer:
+        wait_until("delivered", lambda: len(spans.of("process")) == 4)
+        counters = consumer.counters
+        wait_until("settled", lambda: (counters.succeeded, counters.failed) == (2, 2))
+
+    errors = {
+        attributes_of(span)["rocketmq.message.keys"][0]: attributes_of(span).get("error.type")
+        for span in spans.of("process")
+    }
+    assert errors == {
+        "dead": "RECONSUME_LATER",
+        "acked": None,
+        "wrong": "sparrowmq.errors.UsageError",
+        "done": None,
+    }
+    for outcome in ("ok", "failed"):
+        labels = {"group": group, "topic": topic, "outcome": outcome}
+        name = "sparrowmq_client_process_seconds_count"
+        assert registry.get_sample_value(name, labels) == 2
+
+
+@pytest.mark.parametrize("size", [1, 8])
+async def test_calls_do_not_join_the_trace_in_which_the_consumer_was_started(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans, size: int
+) -> None:
+    done = asyncio.Event()
+
+    async def take(messages: Any, _context: Any) -> None:
+        done.set()
+
+    settings: dict[str, Any] = {"name_server": cluster.name_server}
+    async with AsyncProducer("GID_p", **settings) as producer:
+        await producer.send_batch([Message(topic, b"a"), Message(topic, b"b")])
+    settings |= {"tracer_provider": spans.provider, "consume_message_batch_max_size": size}
+    with spans.provider.get_tracer("test").start_as_current_span("start of the program"):
+        consumer = AsyncPushConsumer(group, topic, listener=take, start="first", **settings)
+        await consumer.start()
+    async with asyncio.timeout(30):
+        await done.wait()
+    await consumer.close()
+
+    processed = spans.of("process")
+    assert processed
+    assert not any(span.parent or span.links for span in processed)
 
 
 async def test_coroutine_listener_runs_in_its_span(

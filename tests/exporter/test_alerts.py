@@ -24,8 +24,8 @@ HEALTHY = {
     'sparrowmq_group_members{group="G"}': "3x120",
     'sparrowmq_group_lag{group="G",topic="T"}': "10 20 5 0 30 10x115",
     'sparrowmq_group_lag_seconds{group="G",topic="T"}': "2x120",
-    'sparrowmq_group_dead_letters{group="G"}': "7x120",
-    'sparrowmq_group_retried{group="G"}': "40x120",
+    'sparrowmq_group_dead_letters{group="G",broker="a"}': "7x120",
+    'sparrowmq_group_retried{group="G",broker="a"}': "40x120",
     'sparrowmq_group_retry_lag{group="G"}': "0x120",
     # A handover of a few seconds.
     'sparrowmq_unowned_queues{group="G"}': "0 2 0 0x117",
@@ -48,9 +48,9 @@ FAULTS: dict[str, dict[str, str]] = {
         'sparrowmq_group_lag{group="G",topic="T"}': "0+100x120",
         'sparrowmq_group_lag_seconds{group="G",topic="T"}': "0+15x120",
     },
-    "SparrowmqDeadLetters": {'sparrowmq_group_dead_letters{group="G"}': "7+1x120"},
+    "SparrowmqDeadLetters": {'sparrowmq_group_dead_letters{group="G",broker="a"}': "7+1x120"},
     "SparrowmqMessagesFail": {
-        'sparrowmq_group_retried{group="G"}': "40+5x120",
+        'sparrowmq_group_retried{group="G",broker="a"}': "40+5x120",
         'sparrowmq_group_retry_lag{group="G"}': "3x120",
     },
     "SparrowmqRestlessGroup": {

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
 from group_stage import GroupStage
+from server_processes import Servers
+from sparrowmq import Admin, Message, Producer
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.exporter import watch
@@ -62,6 +67,27 @@ async def test_groups_beyond_the_bound_have_the_lag_alone(
     assert scraped.value("sparrowmq_group_retry_lag", group=stage.group) is not None
 
 
+async def test_a_group_with_too_many_queues_leaves_the_series_to_others(
+    stage: GroupStage, scraped: Scraped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(name_server=stage.cluster.name_server) as admin:
+        admin.create_topic("T_wide", queues=16)
+        # What is abandoned with a lag stands before all other groups.
+        with Producer("GID_p", name_server=stage.cluster.name_server) as producer:
+            producer.send(Message("T_wide", b"x"))
+        for queue in admin.route("T_wide").publish_queues:
+            admin.update_committed_offset("GID_wide", queue, 0)
+    stage.join("one")
+    monkeypatch.setattr(watch, "QUEUES_MAX", 15)
+
+    while scraped.value("sparrowmq_group_members", group=stage.group) != 1:
+        await scraped.watch.look()
+
+    assert next(iter(scraped.watch._groups)) == "GID_wide"
+    assert len(scraped.owners(stage.group)) == 4
+    assert (scraped.value("sparrowmq_queues_left_out") or 0) >= 16
+
+
 async def test_every_series_has_a_sample_and_owners_are_named(
     stage: GroupStage, scraped: Scraped
 ) -> None:
@@ -85,7 +111,7 @@ async def test_every_series_has_a_sample_and_owners_are_named(
     assert scraped.value("sparrowmq_group_members", group=group) == 2
     assert scraped.value("sparrowmq_unowned_queues", group=group) == 0
     assert scraped.value("sparrowmq_duplicate_client_ids", group=group) == 0
-    assert scraped.value("sparrowmq_topic_end_offset", topic=topic) == 5
+    assert scraped.value("sparrowmq_topic_end_offset", topic=topic, broker="broker-a") == 5
     assert scraped.value("sparrowmq_broker_up", broker="broker-a", cluster="DefaultCluster") == 1
     families = {family.name for family in scraped.registry.collect()}
     # Groups that divide by load, or consume by message: see doctor/test_plans.py, test_by_message.
@@ -125,3 +151,58 @@ async def test_cluster_that_is_not_there_is_down_and_said_once(
 
     assert silent.value("sparrowmq_up") == 0
     assert len([line for line in caplog.messages if "cannot be looked at" in line]) == 1
+
+
+async def test_a_silent_broker_is_down_and_the_others_are_looked_at(tmp_path: Path) -> None:
+    servers = Servers(tmp_path / "data")
+    try:
+        with (
+            Admin(name_server=servers.name_server) as admin,
+            Producer("GID_p", name_server=servers.name_server) as producer,
+        ):
+            admin.create_topic("T", queues=1)
+            first, second = admin.route("T").publish_queues
+            producer.send(Message("T", b"x"), queue=second)
+            for queue in (first, second):
+                admin.update_committed_offset("GID_g", queue, 0)
+        directory = make_directory(servers.name_server, timeout_ms=500)
+        async with AsyncDriver() as driver:
+            scraped = Scraped(ClusterWatch(directory, driver, interval_s=1.0))
+
+            def seen() -> list[float | None]:
+                names = (first.broker_name, second.broker_name)
+                brokers = [{"broker": name, "cluster": "DefaultCluster"} for name in names]
+                found = [scraped.value("sparrowmq_broker_up", **labels) for labels in brokers]
+                return [scraped.value("sparrowmq_up"), *found]
+
+            def growing() -> list[tuple[float | None, ...]]:
+                names = (first.broker_name, second.broker_name)
+                return [
+                    (
+                        scraped.value("sparrowmq_topic_end_offset", topic="T", broker=name),
+                        scraped.value("sparrowmq_group_retried", group="GID_g", broker=name),
+                        scraped.value("sparrowmq_group_dead_letters", group="GID_g", broker=name),
+                    )
+                    for name in names
+                ]
+
+            await scraped.watch.look()
+            assert seen() == [1, 1, 1]
+            assert growing() == [(0, 0, 0), (1, 0, 0)]
+            os.kill(servers.children()["store"], signal.SIGSTOP)
+            await scraped.watch.look()
+            assert seen() == [1, 0, 1]
+            # A sum over brokers would fall now, and grow later by what is no news.
+            assert growing() == [(None, None, None), (1, 0, 0)]
+            assert scraped.value("sparrowmq_group_lag", group="GID_g", topic="T") == 1
+            os.kill(servers.children()["store-2"], signal.SIGSTOP)
+            await scraped.watch.look()
+            assert seen() == [0, 0, 0]
+            for pid in servers.children().values():
+                os.kill(pid, signal.SIGCONT)
+            while seen() != [1, 1, 1]:
+                await scraped.watch.look()
+    finally:
+        for pid in servers.children().values():
+            os.kill(pid, signal.SIGCONT)
+        servers.end()

@@ -53,7 +53,7 @@ async def test_owners_and_lag_of_a_group_at_apaches_broker(apache_cluster: Any) 
     assert {labels["queue"] for labels in queues} == {"0", "1", "2", "3"}
     assert value("sparrowmq_unowned_queues", group=GROUP) == 0
     assert value("sparrowmq_group_members", group=GROUP) == 1
-    assert value("sparrowmq_topic_end_offset", topic=TOPIC) == 8
+    assert value("sparrowmq_topic_end_offset", topic=TOPIC, broker="broker-a") == 8
     # Nothing has rebalanced since the first look, no member shares by load, and Apache's brokers
     # say rates only once they have run for a while, and never what is in flight.
     quiet = {

@@ -59,7 +59,7 @@ from faststream.specification.schema import Message as MessageSpec
 from sparrowmq.client.config import KINDS, PUSH, ClientConfig, ClientKind
 from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
 from sparrowmq.client.faces.aio_admin import AsyncAdmin
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import SendFailed, SparrowError, UsageError
 from sparrowmq.model import (
     ConsumeContext,
     ConsumeOrderlyContext,
@@ -179,8 +179,16 @@ class _Producer(ProducerProto[PublishCommand]):
     async def publish(self, cmd: PublishCommand) -> Any:
         message, asked = await self._encode(cmd, cmd.body), getattr(cmd, "asked", None)
         if asked is not None:
-            return await self._client().reply(asked, message.body, properties=message.properties)
+            return await self._reply(asked, message)
         return await self._client().send(message)
+
+    async def _reply(self, asked: MessageExt, message: Message) -> SendResult | None:
+        try:
+            return await self._client().reply(asked, message.body, properties=message.properties)
+        except SendFailed as error:
+            # Whoever asked is gone: it would not help to call the handler again.
+            LOG.warning("the reply to message %s cannot be delivered: %s", asked.msg_id, error)
+            return None
 
     async def request(self, cmd: RocketCommand) -> _Delivery:
         message = await self._encode(cmd, cmd.body)
@@ -199,6 +207,9 @@ class _Producer(ProducerProto[PublishCommand]):
 
     async def _encode(self, cmd: PublishCommand, sent: Any) -> Message:
         body, content_type = await self.codec.encode(sent, self.serializer)
+        if not body and sent in (None, ""):
+            # RocketMQ carries no empty body, as of a handler without a result.
+            body, content_type = b"null" if sent is None else b'""', "application/json"
         own = {CORRELATION_ID: cmd.correlation_id, REPLY_TO: cmd.reply_to or None}
         own[CONTENT_TYPE] = content_type or None
         headers = {**cmd.headers, **own}

@@ -311,10 +311,9 @@ class QueueChannel(_Channel):  # type: ignore[misc]
 
     def _purge(self, queue: str) -> int:
         topic, admin = topic_of(queue), self._get_admin()
-        count = 0
-        for lag in admin.group_lag(group_of(topic), topic):
-            admin.update_committed_offset(group_of(topic), lag.queue, lag.max_offset)
-            count += lag.lag
+        count = sum(lag.lag for lag in admin.group_lag(group_of(topic), topic))
+        # Workers hear of a reset; a mere commit would be overwritten by their next ones.
+        admin.reset_offsets(group_of(topic), topic, to="latest")
         return count
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
@@ -346,6 +345,8 @@ class Transport(_Transport):  # type: ignore[misc]
     `balance` ("messages" lets idle workers take the tasks of busy workers' queues; "queues"),
     `unacked_max` (the most tasks of a worker at once; 64), `visibility_timeout` (the seconds after
     which an unacknowledged task is delivered to another worker; 3600).
+
+    Raises: UsageError for `ssl`, and for a URL with a virtual host.
     """
 
     Channel = QueueChannel
@@ -361,9 +362,23 @@ class Transport(_Transport):  # type: ignore[misc]
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         options = client.transport_options
+        if client.ssl and not options.get("tls"):
+            raise UsageError(
+                "broker_use_ssl (ssl=) is not for RocketMQ, and the connection would not be "
+                "encrypted; give broker_transport_options = "
+                "{'tls': ssl.create_default_context(cafile=...)}"
+            )
+        if path := (client.virtual_host or "").strip("/"):
+            raise UsageError(
+                f"the URL names the virtual host {path!r}, which RocketMQ does not have: its "
+                "tasks would be those of all others; give broker_transport_options = "
+                f"{{'namespace': {path!r}}}"
+            )
+        host = client.hostname or "127.0.0.1"
+        # The brackets of an IPv6 address are not among the URL's parts.
+        host = f"[{host}]" if host.count(":") > 1 else host
         self.client_settings: dict[str, Any] = {
-            "name_server": options.get("name_server")
-            or f"{client.hostname or '127.0.0.1'}:{client.port or DEFAULT_PORT}",
+            "name_server": options.get("name_server") or f"{host}:{client.port or DEFAULT_PORT}",
             "tls": options.get("tls"),
             "namespace": options.get("namespace"),
             "access_key": client.userid,

@@ -146,7 +146,11 @@ def show_lag(
       sparrowmq group lag GID_board --watch --json     # one object a line
     """
     if not watch:
-        rows = _lag_rows(_look(cluster, name), topic)
+        seen = _look(cluster, name)
+        for broker in seen.last.brokers:
+            if broker.failure:
+                say(f"{broker.broker_name}: {broker.failure}; its queues are missing")
+        rows = _lag_rows(seen, topic)
         if cluster.as_json:
             print_json(rows)
         else:

@@ -37,9 +37,9 @@ CLUSTER_SERIES = (
     MetricSeries(
         "sparrowmq_topic_end_offset",
         "gauge",
-        ("topic",),
-        "the ends of a topic's queues, added up; its growth is what is produced. Of topics in "
-        "which some group has committed",
+        ("topic", "broker"),
+        "the ends of a topic's queues at a broker, added up; its growth is what is produced. Of "
+        "topics in which some group has committed there",
     ),
     MetricSeries(
         "sparrowmq_group_lag",
@@ -63,14 +63,15 @@ CLUSTER_SERIES = (
     MetricSeries(
         "sparrowmq_group_retried",
         "gauge",
-        ("group",),
-        "failed messages that came to the group's retry topic so far; its growth is what fails",
+        ("group", "broker"),
+        "failed messages that came to the group's retry topic at a broker so far; its growth is "
+        "what fails",
     ),
     MetricSeries(
         "sparrowmq_group_dead_letters",
         "gauge",
-        ("group",),
-        "dead letters of the group that brokers keep",
+        ("group", "broker"),
+        "dead letters of the group that a broker keeps",
     ),
     MetricSeries(
         "sparrowmq_group_members",

@@ -90,21 +90,37 @@ class ClusterWatch:
         """Make one pass over the cluster and its groups."""
         try:
             overview = await self._driver.run(take_overview(self._directory))
-            known = await self._driver.run(list_groups(self._directory))
         except SparrowError as error:
-            if not self._failure:
-                LOG.warning("the cluster cannot be looked at: %s", error)
-            self._failure = str(error)
-        else:
-            self._failure = ""
-            self._overview = overview
-            seen = [group.group for group in overview.groups]
-            names = [*seen, *sorted(set(known) - set(seen))][:GROUPS_MAX]
-            self._groups = {name: self._groups.get(name) or GroupCounts() for name in names}
-            self._failed_groups.intersection_update(names)
-            for name, counts in self._groups.items():
-                await self._look_at(name, counts)
+            self._note_failure(str(error))
+            self._publish()
+            return
+        self._overview = overview
+        if all(broker.failure for broker in overview.brokers):
+            self._note_failure(overview.brokers[0].failure)
+            self._publish()
+            return
+        self._failure = ""
+        seen = [group.group for group in overview.groups]
+        names = [*seen, *sorted(set(await self._list_known()) - set(seen))][:GROUPS_MAX]
+        self._groups = {name: self._groups.get(name) or GroupCounts() for name in names}
+        self._failed_groups.intersection_update(names)
+        # With a silent broker the looks at groups take long.
         self._publish()
+        for name, counts in self._groups.items():
+            await self._look_at(name, counts)
+        self._publish()
+
+    def _note_failure(self, failure: str) -> None:
+        if not self._failure:
+            LOG.warning("the cluster cannot be looked at: %s", failure)
+        self._failure = failure
+
+    async def _list_known(self) -> list[str]:
+        """Return the groups that brokers know; those known before if a broker is silent."""
+        try:
+            return await self._driver.run(list_groups(self._directory))
+        except SparrowError:
+            return list(self._groups)
 
     async def _look_at_moving(self) -> None:
         moving = [(name, counts) for name, counts in self._groups.items() if counts.is_moving]
@@ -150,8 +166,8 @@ def make_families(
             continue
         _describe_group(gauges, view, counts)
         size = len(view.user_queues)
-        queue_count += size
-        if queue_count <= QUEUES_MAX:
+        if queue_count + size <= QUEUES_MAX:
+            queue_count += size
             _describe_queues(gauges, view)
         else:
             left_out += size
@@ -208,11 +224,13 @@ def _describe_cluster(out: _Families, overview: Overview) -> None:
             if value is not None:
                 out.set(name, value, broker.name, broker.cluster)
     for topic in overview.topics:
-        if topic.max_offset is not None and not topic.is_internal:
-            out.set("sparrowmq_topic_end_offset", topic.max_offset, topic.topic)
+        for broker_name, end in () if topic.is_internal else sorted(topic.ends_at.items()):
+            out.set("sparrowmq_topic_end_offset", end, topic.topic, broker_name)
+    answering = [broker.name for broker in overview.brokers if not broker.failure]
     for group in overview.groups:
         out.set("sparrowmq_group_retry_lag", group.retry_lag, group.group)
-        out.set("sparrowmq_group_retried", group.retried, group.group)
+        for name in answering:
+            out.set("sparrowmq_group_retried", group.retried_at.get(name, 0), group.group, name)
         for progress in group.topics:
             out.set("sparrowmq_group_lag", progress.lag, group.group, progress.topic)
 
@@ -236,7 +254,10 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
     for topic in view.snapshot.user_topics:
         waits_s = view.wait_ms(topic.subscribe_queues) / 1000
         out.set("sparrowmq_group_lag_seconds", waits_s, name, topic.topic)
-    out.set("sparrowmq_group_dead_letters", view.snapshot.last.dead_letters.message_count, name)
+    for broker in view.snapshot.last.brokers:
+        if not broker.failure:
+            count = broker.dead_letters.message_count
+            out.set("sparrowmq_group_dead_letters", count, name, broker.broker_name)
     for client_id, load in sorted(view.loads.items()):
         out.set("sparrowmq_member_load", load, name, client_id)
     out.set("sparrowmq_duplicate_client_ids", members.total() - len(members), name)

@@ -433,6 +433,10 @@ class ConsumeContext(msgspec.Struct):
         self._decisions = None
         return True
 
+    def decided(self) -> dict[int, Decision]:
+        """Return the decisions so far by queue offset."""
+        return dict(self._decisions or {})
+
     def end(self) -> dict[int, Decision]:
         """Return the decisions by queue offset, and refuse further decisions."""
         decisions, self._decisions = self._decisions or {}, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,24 @@ def test_flows_are_those_between_two_looks() -> None:
     assert overview.group_flows(before, after) == {"G": (20.0, 5.0, 0.0)}
     assert overview.topic_rates(before, after) == {"t": 20.0}
     assert overview.group_flows(before, look(1_100, 50, 10)) == {}
+
+
+def test_a_broker_that_comes_or_goes_makes_no_rates() -> None:
+    def look(at_ms: int, *names: str, silent: str = "") -> Overview:
+        stats = {name: stats_of({"G": {"t": [(900, 400, 1)]}}, name) for name in names}
+        seen = take(Play(servers(stats, topics=["t"], members={}, silent=silent)))
+        return replace(seen, at_ms=at_ms)
+
+    both = look(1_000, "broker-a", "broker-b")
+
+    for fewer in (look(3_000, "broker-a", "broker-b", silent="broker-b"), look(3_000, "broker-a")):
+        assert sum(topic.max_offset or 0 for topic in fewer.topics) == 900
+        assert not overview.group_flows(both, fewer)
+        assert not overview.topic_rates(both, fewer)
+        later = replace(both, at_ms=5_000)
+        assert not overview.group_flows(fewer, later)
+        assert not overview.topic_rates(fewer, later)
+        assert overview.topic_rates(both, later) == {"t": 0.0}
 
 
 def test_a_real_cluster_at_a_glance(

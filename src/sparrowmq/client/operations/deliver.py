@@ -46,6 +46,7 @@ _DIRECT_OUTCOMES = {
     ConsumeOrderlyStatus.ROLLBACK: "CR_ROLLBACK",
     ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: "CR_LATER",
 }
+_DONE = (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
 
 
 def hand_over(subscriber: Subscriber, deliveries: Sequence[Deliver]) -> None:
@@ -237,8 +238,7 @@ def _settle_in_order(
             raise returned.error
         _check_number("suspend_ms", context.suspend_ms)
         status = _orderly_status(returned.value)
-        is_done = status in (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
-        code = ConsumedCode.SUCCESS if is_done else ConsumedCode.FAILED
+        code = ConsumedCode.SUCCESS if status in _DONE else ConsumedCode.FAILED
     except BaseException as failure:
         # The user's code may raise anything.
         own = delivery.batches[returned.at]
@@ -346,6 +346,21 @@ def _report_given_up(
     ended = tuple(message for message in failed if not subscriber.comes_again(message))
     if ended and subscriber.is_broadcasting:
         subscriber.report(GivenUp(queue, ended, is_broadcasting=True))
+
+
+def why_undone(
+    status: Any, context: ConsumeContext | ConsumeOrderlyContext, messages: Sequence[MessageExt]
+) -> str:
+    """Return the name of the status by which a call leaves messages undone; empty if none is.
+
+    Raises: UsageError for what is not a status.
+    """
+    if isinstance(context, ConsumeContext):
+        acked_count = _acked_count(status, context, len(messages))
+        failed = _failed_of(messages, acked_count, context.decided())
+        return ConsumeStatus.RECONSUME_LATER.name if failed else ""
+    status = _orderly_status(status)
+    return "" if status in _DONE else status.name
 
 
 def _acked_count(status: Any, context: ConsumeContext, count: int) -> int:

@@ -109,6 +109,7 @@ class GroupOverview:
             retry topic.
         retry_lag: the number of failed messages that wait to come again.
         retried: the number of failed messages that came to the retry topic so far.
+        retried_at: the same, by broker.
         members: the client ids that a broker lists, duplicates included; None if no broker was
             asked.
         dead_letters: the number of dead letters that brokers keep; None if no broker was asked.
@@ -123,6 +124,7 @@ class GroupOverview:
     topics: tuple[TopicProgress, ...] = ()
     retry_lag: int = 0
     retried: int = 0
+    retried_at: Mapping[str, int] = field(default_factory=dict, hash=False)
     members: tuple[str, ...] | None = None
     dead_letters: int | None = None
     last_dead_letter_age_ms: int | None = None
@@ -200,6 +202,7 @@ class TopicOverview:
         is_internal: whether RocketMQ made the topic: for itself, for retries, or for dead letters.
         groups: the groups that have committed an offset in the topic, by name.
         max_offset: the sum of all queues' max offsets; None if no group's progress shows them.
+        ends_at: the same, by broker, without brokers where no group has committed.
     """
 
     topic: str
@@ -207,6 +210,7 @@ class TopicOverview:
     is_internal: bool = False
     groups: tuple[str, ...] = ()
     max_offset: int | None = None
+    ends_at: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def queue_count(self) -> int:
@@ -301,7 +305,7 @@ def by_attention(group: GroupOverview) -> tuple[bool, bool, bool, int, str]:
 
 
 def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
-    """Return each group's rates between two overviews, by name; empty if they are too close."""
+    """Return each group's rates between two overviews, by name; see `_seconds_between`."""
     seconds = _seconds_between(before, after)
     if seconds is None:
         return {}
@@ -323,7 +327,7 @@ def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
 
 
 def topic_rates(before: Overview, after: Overview) -> dict[str, float]:
-    """Return how many messages per second each topic got between two overviews, by name."""
+    """Return how many messages per second each topic got, by name; see `_seconds_between`."""
     seconds = _seconds_between(before, after)
     if seconds is None:
         return {}
@@ -336,8 +340,19 @@ def topic_rates(before: Overview, after: Overview) -> dict[str, float]:
 
 
 def _seconds_between(before: Overview, after: Overview) -> float | None:
+    """Return the time between two overviews; None without rates in it.
+
+    It may be too short, or not the same brokers have answered: one that comes or goes does so with
+    all that it ever stored.
+    """
+    if _answering(before) != _answering(after):
+        return None
     interval_ms = after.at_ms - before.at_ms
     return interval_ms / 1000 if interval_ms >= RATE_INTERVAL_MS_MIN else None
+
+
+def _answering(seen: Overview) -> set[str]:
+    return {broker.name for broker in seen.brokers if not broker.failure}
 
 
 def take_overview(
@@ -469,12 +484,16 @@ def _members(
 
 def _merge_groups(views: Sequence[_View]) -> list[GroupOverview]:
     by_group: dict[str, dict[str, TopicProgress]] = {}
+    retried_at: dict[str, dict[str, int]] = {}
     for view in views:
         for group, topics in view.progress.items():
             if is_system_group(group):
                 continue
             merged = by_group.setdefault(group, {})
             for progress in topics:
+                if progress.topic == retry_topic(group):
+                    retried = retried_at.setdefault(group, {})
+                    retried[view.broker.name] = progress.max_offset
                 known = merged.get(progress.topic)
                 merged[progress.topic] = progress if known is None else _add(known, progress)
     groups, popped = [], frozenset[str]().union(*(view.popped for view in views))
@@ -486,6 +505,7 @@ def _merge_groups(views: Sequence[_View]) -> list[GroupOverview]:
                 topics=tuple(found[topic] for topic in sorted(found)),
                 retry_lag=0 if retries is None else retries.lag,
                 retried=0 if retries is None else retries.max_offset,
+                retried_at=retried_at.get(group, {}),
                 is_popped=group in popped,
             )
         )
@@ -524,12 +544,16 @@ def _merge_topics(
             )
             places.setdefault(name, []).append(place)
     consumed_by: dict[str, list[str]] = {}
-    ends: dict[str, int] = {}
     for group in groups:
         for progress in group.topics:
             consumed_by.setdefault(progress.topic, []).append(group.group)
+    ends: dict[str, dict[str, int]] = {}
+    for view in views:
+        known = (t for g, topics in view.progress.items() if not is_system_group(g) for t in topics)
+        for progress in known:
             # A broker omits its queues for a group without a committed offset there.
-            ends[progress.topic] = max(ends.get(progress.topic, 0), progress.max_offset)
+            at = ends.setdefault(progress.topic, {})
+            at[view.broker.name] = max(at.get(view.broker.name, 0), progress.max_offset)
     # Each broker makes a topic with its name, one with its cluster's name, and one for replies.
     own = {view.broker.name for view in views}
     own |= {name for v in views for name in (v.broker.cluster, f"{v.broker.cluster}_REPLY_TOPIC")}
@@ -540,7 +564,8 @@ def _merge_topics(
             places=tuple(places[name]),
             is_internal=name in own or is_system_topic(name) or name.startswith(prefixes),
             groups=tuple(consumed_by.get(name, ())),
-            max_offset=ends.get(name),
+            max_offset=sum(ends[name].values()) if name in ends else None,
+            ends_at=ends.get(name, {}),
         )
 
 

@@ -12,16 +12,15 @@ from typing import Any, TypeAlias
 
 from sparrowmq.client.arguments import is_coroutine_function
 from sparrowmq.client.config import SightConfig
+from sparrowmq.client.operations.deliver import why_undone
 from sparrowmq.client.polling import Polling
 from sparrowmq.client.publisher import Publisher, SendObserver
 from sparrowmq.client.subscriber import AsyncListener, AsyncOrderlyListener, Subscriber
 from sparrowmq.errors import ConfigError, install_command
 from sparrowmq.model import MessageExt
 
-# A context around one call of a listener; the caller reports the call's result inside.
-Watch: TypeAlias = Callable[
-    [Sequence[MessageExt]], AbstractContextManager[Callable[[object], None]]
-]
+# A context around one call of a listener; the caller reports inside why messages are undone.
+Watch: TypeAlias = Callable[[Sequence[MessageExt]], AbstractContextManager[Callable[[str], None]]]
 
 
 def observe_sends(publisher: Publisher, sight: SightConfig) -> None:
@@ -67,7 +66,7 @@ def _watched(listener: AsyncListener | AsyncOrderlyListener, watch: Watch) -> As
         async def call(messages: list[MessageExt], context: Any) -> Any:
             with watch(messages) as report:
                 returned = await called(messages, context)
-                report(returned)
+                report(why_undone(returned, context, messages))
                 return returned
 
         return call
@@ -75,7 +74,7 @@ def _watched(listener: AsyncListener | AsyncOrderlyListener, watch: Watch) -> As
     def call_in_thread(messages: list[MessageExt], context: Any) -> Any:
         with watch(messages) as report:
             returned = called(messages, context)
-            report(returned)
+            report(why_undone(returned, context, messages))
             return returned
 
     return call_in_thread

@@ -30,10 +30,9 @@ from sparrowmq.client.sight.series import (
 )
 from sparrowmq.client.subscriber import ConsumeCounters, Notice, Subscriber
 from sparrowmq.errors import ConfigError
-from sparrowmq.model import ConsumeOrderlyStatus, ConsumeStatus, Message, MessageExt, SendResult
+from sparrowmq.model import Message, MessageExt, SendResult
 
 _COUNTS = ("pulled", "delivered", "succeeded", "failed", "sent_back", "unreadable")
-_FAILED = (ConsumeStatus.RECONSUME_LATER, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT)
 
 
 class ClientSeries:
@@ -154,12 +153,12 @@ class ConsumeMetrics:
         self._report(notice)
 
     @contextmanager
-    def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[object], None]]:
-        """Time a call of the listener; the caller reports its result inside the context."""
+    def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[str], None]]:
+        """Time a call of the listener; the caller reports inside why messages are undone."""
         outcomes = ["failed"]
 
-        def report(returned: object) -> None:
-            outcomes.append("failed" if returned in _FAILED else "ok")
+        def report(why: str) -> None:
+            outcomes.append("failed" if why else "ok")
 
         begun_s = time.perf_counter()
         try:

@@ -41,7 +41,7 @@ PROCESS_SECONDS = MetricSeries(
     "sparrowmq_client_process_seconds",
     "histogram",
     ("group", "topic", "outcome"),
-    "a call of the listener: ok, or failed",
+    "a call of the listener: ok, or failed, which leaves messages undone",
 )
 QUEUES = MetricSeries(
     "sparrowmq_client_queues",

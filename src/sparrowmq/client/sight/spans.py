@@ -18,27 +18,16 @@ from importlib.metadata import version
 
 from msgspec.structs import replace
 from opentelemetry import propagate, trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
 from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.publisher import Ended
 from sparrowmq.errors import ConfigError
-from sparrowmq.model import (
-    ConsumeOrderlyStatus,
-    ConsumeStatus,
-    Message,
-    MessageExt,
-    SendResult,
-)
+from sparrowmq.model import Message, MessageExt, SendResult
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.28.0"
-_FAILED = (
-    ConsumeStatus.RECONSUME_LATER,
-    ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT,
-    ConsumeOrderlyStatus.ROLLBACK,
-)
 
 
 class SendSpans:
@@ -106,25 +95,28 @@ class ConsumeSpans:
         self._config = config
 
     @contextmanager
-    def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[object], None]]:
+    def watch(self, messages: Sequence[MessageExt]) -> Generator[Callable[[str], None]]:
         """Make the span of a listener call; the span is the current one inside the context."""
         first = messages[0]
-        contexts = [propagate.extract(message.properties) for message in messages]
-        parent = contexts[0] if len(messages) == 1 else None
+        contexts = _contexts_of(messages)
+        # Without the context of the consumer's start, which has nothing to do with the messages.
+        parent = contexts[0] if len(messages) == 1 else Context()
         attributes = self._attributes_of("process", "process", messages)
         if len(messages) == 1:
             attributes["messaging.message.id"] = first.msg_id
             attributes["messaging.message.body.size"] = len(first.body)
             attributes |= _attributes_of_properties(first.tags, first.keys)
-        with self._tracer.start_as_current_span(
-            f"process {first.topic}",
-            parent,
-            kind=SpanKind.CONSUMER,
-            attributes=attributes,
-            links=_links_to(contexts),
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
+        with (
+            _attached(parent),  # with the sender's baggage
+            self._tracer.start_as_current_span(
+                f"process {first.topic}",
+                kind=SpanKind.CONSUMER,
+                attributes=attributes,
+                links=_links_to(contexts),
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span,
+        ):
             try:
                 yield partial(_report, span)
             except BaseException as error:
@@ -135,12 +127,11 @@ class ConsumeSpans:
         """Make the span of a poll that has returned messages, at least one."""
         topics = {message.topic for message in messages}
         name = f"receive {messages[0].topic}" if len(topics) == 1 else "receive"
-        contexts = [propagate.extract(message.properties) for message in messages]
         self._tracer.start_span(
             name,
             kind=SpanKind.CLIENT,
             attributes=self._attributes_of("poll", "receive", messages),
-            links=_links_to(contexts),
+            links=_links_to(_contexts_of(messages)),
             start_time=begun_timestamp_ms * 1_000_000,
         ).end()
 
@@ -209,16 +200,29 @@ def _attributes_of_server(address: str) -> Mapping[str, AttributeValue]:
     return {"server.address": host, "server.port": int(port)} if port.isdigit() else {}
 
 
+def _contexts_of(messages: Sequence[MessageExt]) -> list[Context]:
+    # Some propagators add to the current context if they are not given one.
+    return [propagate.extract(message.properties, Context()) for message in messages]
+
+
+@contextmanager
+def _attached(context: Context) -> Generator[None]:
+    token = attach(context)
+    try:
+        yield
+    finally:
+        detach(token)
+
+
 def _links_to(contexts: Sequence[Context]) -> list[Link]:
     found = [trace.get_current_span(context).get_span_context() for context in contexts]
     return [Link(context) for context in found if context.is_valid]
 
 
-def _report(span: Span, returned: object) -> None:
-    if returned in _FAILED:
-        name = getattr(returned, "name", str(returned))
-        span.set_attribute("error.type", name)
-        span.set_status(StatusCode.ERROR, f"the listener returned {name}")
+def _report(span: Span, why: str) -> None:
+    if why:
+        span.set_attribute("error.type", why)
+        span.set_status(StatusCode.ERROR, f"{why}: messages come again, or are dead letters")
 
 
 def _fail(span: Span, error: BaseException) -> None:
