@@ -12,6 +12,7 @@ from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.publisher import (
     DelayRounded,
+    ObserverFailed,
     ProducerNotice,
     SendsDropped,
     SendsUnread,
@@ -167,6 +168,11 @@ class NoticeLog:
             self._warn((text,), text, notice.broker_name)
         elif isinstance(notice, MessagePassedOver):
             self._warn_passed_over(notice)
+        elif isinstance(notice, ObserverFailed):
+            text = "an observer failed at %s, which goes on without it: %r"
+            error = notice.error
+            kind = (text, notice.what, type(error).__name__)
+            self._warn(kind, text, *notice, error=_users_part(error))
         elif isinstance(
             notice, CheckFailed | EndFailed | DelayRounded | SendsUnread | SendsDropped
         ):
