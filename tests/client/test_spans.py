@@ -232,6 +232,35 @@ async def test_coroutine_listener_runs_in_its_span(
     assert context_of(sent)[0] == context_of(processed)[0]
 
 
+async def test_calls_with_several_messages_are_no_part_of_the_trace_of_the_start(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
+) -> None:
+    done = asyncio.Event()
+
+    async def take(messages: Any, _context: Any) -> None:
+        done.set()
+
+    async with AsyncProducer("GID_p", name_server=cluster.name_server) as producer:
+        await producer.send_batch([Message(topic, b"a"), Message(topic, b"b")])
+    with spans.provider.get_tracer("test").start_as_current_span("the start of a service"):
+        async with AsyncPushConsumer(
+            group,
+            topic,
+            name_server=cluster.name_server,
+            listener=take,
+            start="first",
+            consume_message_batch_max_size=8,
+            tracer_provider=spans.provider,
+        ):
+            async with asyncio.timeout(30):
+                await done.wait()
+
+    (processed,) = spans.of("process")
+    assert attributes_of(processed)["batch.message_count"] == 2
+    assert processed.parent is None
+    assert links_of(processed) == []
+
+
 def test_poll_is_a_span_with_links_once_it_returns_messages(
     cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
 ) -> None:

@@ -110,7 +110,8 @@ class ConsumeSpans:
         """Make the span of a listener call; the span is the current one inside the context."""
         first = messages[0]
         contexts = [propagate.extract(message.properties) for message in messages]
-        parent = contexts[0] if len(messages) == 1 else None
+        # None would mean the current span: in a coroutine, the one of the start of the consumer.
+        parent = contexts[0] if len(messages) == 1 else Context()
         attributes = self._attributes_of("process", "process", messages)
         if len(messages) == 1:
             attributes["messaging.message.id"] = first.msg_id
