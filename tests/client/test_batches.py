@@ -118,8 +118,9 @@ def test_threads_share_batches(cluster: EmbeddedCluster, topic: str) -> None:
         (Message("T", b"x"), MessageQueue("T", "broker-a", []), UsageError),  # type: ignore[arg-type]
         (Message("bad topic", b"x"), None, ConfigError),
         (b"no message", None, UsageError),
+        (Message("T", b"x", tags="\udcff"), None, UsageError),
     ],
-    ids=["empty", "large", "property", "queue", "text as id", "list as id", "topic", "type"],
+    ids=["empty", "large", "property", "queue", "text as id", "list as id", "topic", "type", "tag"],
 )
 def test_wrong_message_is_refused_at_the_call(
     cluster: EmbeddedCluster, message: Any, queue: MessageQueue | None, error: type[Exception]
