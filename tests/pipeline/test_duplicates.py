@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -252,5 +252,6 @@ def test_trace_entries_that_cannot_be_read_are_left_out_and_counted(
 @pytest.mark.parametrize("seconds", [1e15, float("inf"), float("nan")])
 def test_time_that_no_clock_takes_is_refused(seconds: float) -> None:
     for name in ("follow_interval_s", "delay_s"):
+        given: dict[str, Any] = {name: seconds}
         with pytest.raises(ConfigError, match=f"{name} is .*; it must be 0 to 31,622,400 s"):
-            DuplicatesSettings(consumed="c", out="o", **{name: seconds})
+            DuplicatesSettings(consumed="c", out="o", **given)

@@ -211,7 +211,9 @@ class NoticeLog:
             )
         self._warn((text, str(notice.queue)), text, *words)
 
-    def _warn_producer(self, notice: CheckFailed | EndFailed | ProducerNotice) -> None:
+    def _warn_producer(
+        self, notice: CheckFailed | EndFailed | DelayRounded | SendsUnread | SendsDropped
+    ) -> None:
         if isinstance(notice, CheckFailed):
             text = "no outcome for half message %s of %s; its broker asks again: %r"
             kind = (text, type(notice.error).__name__)

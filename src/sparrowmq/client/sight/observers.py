@@ -92,8 +92,8 @@ def _unfailing(
     """Watch a call of the listener; failures of the observer are reported."""
     attempt = partial(_attempt, subscriber, "a call of the listener")
     watched = attempt(watch, messages)
-    report = attempt(watched.__enter__) if watched is not None else None
-    if report is None:
+    report = None if watched is None else attempt(watched.__enter__)
+    if watched is None or report is None:
         yield _ignore
         return
     try:
