@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
@@ -52,3 +53,24 @@ def test_line_says_how_many_were_left_out_before_it(
     log.log(logging.WARNING, "kind", "number %d", 5)
 
     assert caplog.messages == ["number 0", "number 5 (4 more like this were left out)"]
+
+
+def test_line_of_what_the_collector_ends_meanwhile_is_written(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cyclic collector may run while the lock is held, and end a client that logs."""
+    log = BoundedLog(logging.getLogger("sparrowmq.calling"))
+
+    def admit(self: LineBound, kind: str, now_ms: int) -> int:
+        if kind == "first":
+            log.log(logging.WARNING, "second", "the client was dropped")
+        return 0
+
+    monkeypatch.setattr(LineBound, "admit", admit)
+    thread = threading.Thread(
+        target=log.log, args=(logging.WARNING, "first", "a line"), daemon=True
+    )
+    thread.start()
+    thread.join(20)
+
+    assert caplog.messages == ["the client was dropped", "a line"]

@@ -118,8 +118,9 @@ def test_threads_share_batches(cluster: EmbeddedCluster, topic: str) -> None:
         (Message("T", b"x"), MessageQueue("T", "broker-a", []), UsageError),  # type: ignore[arg-type]
         (Message("bad topic", b"x"), None, ConfigError),
         (b"no message", None, UsageError),
+        (Message("T", b"x", tags="\udcff"), None, UsageError),
     ],
-    ids=["empty", "large", "property", "queue", "text as id", "list as id", "topic", "type"],
+    ids=["empty", "large", "property", "queue", "text as id", "list as id", "topic", "type", "tag"],
 )
 def test_wrong_message_is_refused_at_the_call(
     cluster: EmbeddedCluster, message: Any, queue: MessageQueue | None, error: type[Exception]
@@ -255,6 +256,50 @@ futures = [producer.send_nowait(Message({topic!r}, b"x")) for _ in range(7)]
 
     assert "7 messages of send_nowait waited when the producer ended" in ended.stderr
     assert ended.stdout == printed
+
+
+def test_producer_that_the_collector_ends_while_its_lock_is_held_sends_what_waits(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    """The cyclic collector may run in any allocation, also of the thread that ends messages."""
+    program = f"""
+import gc
+from sparrowmq import Message, Producer
+
+class Counts(dict):
+    def __setitem__(self, key, value):
+        gc.collect()
+        super().__setitem__(key, value)
+
+gc.disable()
+producer = Producer("GID_p", name_server={cluster.name_server!r}, linger_ms=500)
+producer.itself = producer
+futures = [producer.send_nowait(Message({topic!r}, b"x")) for _ in range(7)]
+producer._batches._waiting_counts = Counts(producer._batches._waiting_counts)
+del producer
+print({{future.result(20).status.name for future in futures}})
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert ended.stdout == "{'SEND_OK'}\n"
+    assert "7 messages of send_nowait waited when the producer ended" in ended.stderr
+
+
+async def test_producer_that_the_collector_ends_in_another_thread_sends_what_waits(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    producer = AsyncProducer("GID_p", name_server=cluster.name_server, linger_ms=30_000)
+    futures = [producer.send_nowait(Message(topic, b"x")) for _ in range(7)]
+    await producer.select_queue(Message(topic, b"x"))
+    threading.Timer(0.05, producer._dropped).start()
+    # A loop that nothing wakes sleeps until its next timer, for 3 s.
+    async with asyncio.timeout(2):
+        results = await asyncio.gather(*futures)
+    await producer.close()
+
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
 
 
 @pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)

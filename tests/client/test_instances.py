@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -261,6 +262,37 @@ async def test_asyncio_consumers_of_one_client_id_share_a_connection(
     assert len(one) == 1
     assert one == other
     assert left == [False, True]
+
+
+WHO: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+async def test_coroutines_of_a_consumer_see_the_context_in_which_it_was_started(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    """Whoever has opened the connection, or wakes the driver, has another one."""
+    settings: Any = {"name_server": cluster.name_server, "instance_name": "shared"}
+    seen: dict[str, set[str]] = {"listener": set(), "on_assign": set()}
+
+    async def listen(*_: Any) -> None:
+        seen["listener"].add(WHO.get())
+        WHO.set("a call")
+
+    async def note_assigned(_: Any) -> None:
+        seen["on_assign"].add(WHO.get())
+
+    WHO.set("the one that connects")
+    async with AsyncProducer("GID_p", **settings) as producer:
+        await producer.send(Message(topic, b"1"))
+        WHO.set("the one that starts")
+        async with AsyncPushConsumer(
+            group, topic, listener=listen, on_assign=note_assigned, start="first", **settings
+        ) as consumer:
+            WHO.set("the one that sends")
+            await producer.send(Message(topic, b"2"))
+            await until(lambda: consumer.counters.succeeded == 2)
+
+    assert seen == {"listener": {"the one that starts"}, "on_assign": {"the one that starts"}}
 
 
 async def until(is_so: Callable[[], bool]) -> None:

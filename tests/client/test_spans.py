@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -308,6 +308,35 @@ async def test_coroutine_listener_runs_in_its_span(
     assert context_of(sent)[0] == context_of(processed)[0]
 
 
+async def test_calls_with_several_messages_are_no_part_of_the_trace_of_the_start(
+    cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
+) -> None:
+    done = asyncio.Event()
+
+    async def take(messages: Any, _context: Any) -> None:
+        done.set()
+
+    async with AsyncProducer("GID_p", name_server=cluster.name_server) as producer:
+        await producer.send_batch([Message(topic, b"a"), Message(topic, b"b")])
+    with spans.provider.get_tracer("test").start_as_current_span("the start of a service"):
+        async with AsyncPushConsumer(
+            group,
+            topic,
+            name_server=cluster.name_server,
+            listener=take,
+            start="first",
+            consume_message_batch_max_size=8,
+            tracer_provider=spans.provider,
+        ):
+            async with asyncio.timeout(30):
+                await done.wait()
+
+    (processed,) = spans.of("process")
+    assert attributes_of(processed)["batch.message_count"] == 2
+    assert processed.parent is None
+    assert links_of(processed) == []
+
+
 def test_poll_is_a_span_with_links_once_it_returns_messages(
     cluster: EmbeddedCluster, topic: str, group: str, spans: Spans
 ) -> None:
@@ -342,6 +371,67 @@ def test_half_message_is_of_type_transaction(
     (sent,) = spans.of("send")
     assert attributes_of(sent)["rocketmq.message.type"] == "transaction"
     assert attributes_of(sent)["message.id"] == half.msg_id
+
+
+class Broken(SpanProcessor):
+    """Raises at the begin or the end of each span."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self._where == "begin":
+            raise LookupError("no room for a span")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self._where == "end":
+            raise LookupError("the exporter has gone")
+
+
+@pytest.mark.parametrize("where", ["begin", "end"])
+async def test_processor_that_raises_is_logged_and_changes_nothing(
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    where: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(Broken(where))
+    settings: dict[str, Any] = {"name_server": cluster.name_server, "tracer_provider": provider}
+    taken: list[tuple[bytes, int]] = []
+
+    def take(messages: Any, _context: Any) -> None:
+        taken.extend((message.body, message.reconsume_times) for message in messages)
+
+    async def take_too(messages: Any, _context: Any) -> None:
+        take(messages, None)
+
+    with Producer("GID_p", **settings) as producer:
+        producer.send(Message(topic, b"1"))
+        producer.send_nowait(Message(topic, b"2")).result(30)
+        producer.send_batch([Message(topic, b"3")])
+    with PushConsumer(group, topic, listener=take, start="first", **settings) as consumer:
+        wait_until("consumed", lambda: consumer.counters.succeeded == 3)
+    async with AsyncPushConsumer(
+        f"{group}_2", topic, listener=take_too, start="first", **settings
+    ) as asyncio_consumer:
+        async with asyncio.timeout(30):
+            while asyncio_consumer.counters.succeeded < 3:
+                await asyncio.sleep(0.01)
+    with PollConsumer(f"{group}_3", topic, start="first", **settings) as poller:
+        polled = [message.body for message in poller.getmany(1, 30_000)]
+
+    assert sorted(taken) == sorted(2 * [(b"1", 0), (b"2", 0), (b"3", 0)])
+    assert len(polled) == 1
+    events = {vars(record).get("event") for record in caplog.records if record.levelname != "INFO"}
+    assert events == {"observer_failed"}
+    lines = [line for line in caplog.messages if "an observer failed" in line]
+    assert {line.partition(" failed at ")[2].partition(",")[0] for line in lines} == {
+        "a send",
+        "a call of the listener",
+        "a poll",
+    }
 
 
 def test_what_is_no_provider_is_refused() -> None:

@@ -22,6 +22,8 @@ from sparrowmq.doctor.group_view import examine
 from sparrowmq.doctor.ownership import OwnerState
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
+from sparrowmq.words import Phrase
+from sparrowmq.words.catalog import Words
 
 # What the fixture gives; a test directory is not a package to import from.
 Group = Any
@@ -862,6 +864,23 @@ def test_explanation_agrees_with_the_owner_of_every_queue(seen_group: Group, str
         assert f"so {ids[0] if ids else 'nobody'} takes the queue" == told.steps[-1] or len(ids) > 1
         if strategy == "CONSISTENT_HASH":
             assert f"the next node is {ids[0]}-" in told.steps[-2]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MINIMAL_MOVE", "AVG_BY_LOAD"],
+)
+def test_every_step_of_an_explanation_can_be_translated(seen_group: Group, strategy: str) -> None:
+    chinese = Words("zh")
+    told = [
+        explain(seen_group(ids, queues=8, strategy=strategy).snapshot(), queues(at)[0])[0]
+        for ids in (["c0", "c1", "c2", "c2"], ["c0"], [])
+        for at in range(8)
+    ]
+
+    for step in {step for each in told for step in each.steps}:
+        assert isinstance(step, Phrase)
+        assert chinese.phrase(step) != step
 
 
 def test_explanation_is_given_for_every_list_of_members(seen_group: Group) -> None:

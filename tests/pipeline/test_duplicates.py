@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -194,3 +194,64 @@ def test_records_must_name_messages(spark: SparkSession, tmp_path: Path) -> None
 
     with pytest.raises(ConfigError, match="neither queueOffset"):
         records.read_records(spark, f"{tmp_path}/consumed.jsonl")
+
+
+@pytest.mark.parametrize("missing", ["consumerGroup", "clientId", "consumedTimestamp"])
+def test_records_must_have_a_group_a_member_and_a_time(
+    spark: SparkSession, tmp_path: Path, missing: str
+) -> None:
+    write_records(tmp_path / "consumed.jsonl")
+    lines = (tmp_path / "consumed.jsonl").read_text().splitlines()
+    record = json.loads(lines[3])
+    del record[missing]
+    (tmp_path / "consumed.jsonl").write_text("\n".join([*lines[:3], json.dumps(record)]))
+
+    with pytest.raises(ConfigError, match=f"1 of 4 rows have no {missing}"):
+        records.read_records(spark, f"{tmp_path}/consumed.jsonl")
+
+
+def test_events_and_produced_messages_must_be_complete_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    event = {"consumerGroup": "GID", "event": "b joins"}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event))
+    (tmp_path / "produced.jsonl").write_text(json.dumps({"msgId": "M1"}))
+
+    with pytest.raises(ConfigError, match="1 of 1 rows have no eventTimestamp"):
+        records.read_events(spark, f"{tmp_path}/events.jsonl")
+    with pytest.raises(ConfigError, match="1 of 1 rows have no topic"):
+        records.read_produced(spark, f"{tmp_path}/produced.jsonl")
+
+
+def test_trace_entries_that_cannot_be_read_are_left_out_and_counted(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any client may write to the trace topic."""
+
+    def before(at: object, msg_id: str, times: object) -> bytes:
+        fields = ("SubBefore", at, "DefaultRegion", "GID", "request", msg_id, times, "key")
+        return "\x01".join(map(str, fields)).encode() + b"\x02"
+
+    at = 1767268800000
+    bodies = [
+        before(at, "M1", 0) + before("soon", "M2", 0) + before(at, "M3", "often"),
+        before(2**62, "M4", 0) + before(-1, "M5", 0) + b"Pub\x01" + b"SubBefore\x02",
+        b"\xff\xfe\x80 no text \xc3",
+        before(at, "M6", 1),
+    ]
+    trace = spark.createDataFrame(
+        [(body, "10.0.0.1:50000") for body in bodies], "body binary, bornHost string"
+    )
+
+    consumed, _ = records.split_trace(trace)
+
+    assert sorted(row["msgId"] for row in consumed.collect()) == ["M1", "M6"]
+    assert "5 entries of the trace cannot be read, and are left out" in caplog.messages
+
+
+@pytest.mark.parametrize("seconds", [1e15, float("inf"), float("nan")])
+def test_time_that_no_clock_takes_is_refused(seconds: float) -> None:
+    for name in ("follow_interval_s", "delay_s"):
+        given: dict[str, Any] = {name: seconds}
+        with pytest.raises(ConfigError, match=f"{name} is .*; it must be 0 to 31,622,400 s"):
+            DuplicatesSettings(consumed="c", out="o", **given)

@@ -161,3 +161,34 @@ def test_command_follows_until_a_signal_and_reports(spark: SparkSession, tmp_pat
     assert (group["consumer_group"], group["deliveries"], group["duplicates"]) == ("GID", 2, 1)
     assert "batch 0: 3 entries; judged until 2026-01-01 14:29:00 UTC" in result.stderr
     assert "losses were not looked for" in (out / "report.html").read_text()
+
+
+def test_record_without_a_time_ends_the_query_and_an_unreadable_entry_is_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed(tmp_path / "in", 1, [entry(0.0, "a", 0, 1), {**entry(1.0, "a", 0, 2), "isProduced": None}])
+    feed(tmp_path / "in", 2, [{**entry(2.0, "a", 0, 3), "consumedTimestamp": None}])
+    seen: list[Progress] = []
+
+    with pytest.raises(StreamingQueryException, match="1 of 1 rows have no consumedTimestamp"):
+        watch_duplicates(
+            stream(spark, tmp_path / "in"), str(tmp_path / "out"), on_batch=seen.append
+        )
+
+    assert [(progress.entries, progress.unreadable) for progress in seen] == [(2, 1)]
+
+
+def test_interval_of_any_length_is_one_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    feed(tmp_path / "in", 1, [entry(0.0, "a", 0, 1)])
+    seen: list[Progress] = []
+
+    for interval_s in (1_000_000.0, 0.00001):
+        watch_duplicates(
+            stream(spark, tmp_path / "in"),
+            f"{tmp_path}/out-{interval_s}",
+            interval_s=interval_s,
+            on_batch=seen.append,
+            should_stop=lambda: bool(seen),
+        )
+
+    assert seen

@@ -280,3 +280,25 @@ def test_a_start_resolved_to_offsets_keeps_a_group_that_does_more_than_start(
         EARLIEST, {MessageQueue("flights", "broker-a", 0): 17}
     )
     assert ("Group" in found) == keeps_group
+
+
+_FIELD = '{"type": "struct", "fields": [{"name": %s, "type": %s}]}'
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"topicPattern": "a{100000000000}"}, "the repetition number is too large"),
+        ({"topicPattern": "(" * 5_000 + ")" * 5_000}, "10,000 characters, which are nested too"),
+        ({"assign": "[" * 100_000}, "nested too deeply"),
+        ({"startingOffsets": '{"a":' * 100_000}, "nested too deeply"),
+        ({"bodySchema": _FIELD % (5, '"integer"')}, "is not the JSON of a Spark schema"),
+        ({"bodySchema": "a " + "array<" * 5_000 + "int" + ">" * 5_000}, "nested too deeply"),
+        ({"bodySchema": _FIELD % ('"a"', '{"type":' * 100_000)}, "nested too deeply"),
+    ],
+)
+def test_absurd_values_are_refused_as_others_are(options: dict[str, str], words: str) -> None:
+    if "topicPattern" not in options and "assign" not in options:
+        options = {**options, "topic": "T"}
+
+    assert words in error_of({"nameServer": "127.0.0.1:9876", **options})

@@ -435,6 +435,14 @@ def test_large_texts_are_encoded_and_checked_as_usual_ones() -> None:
             encode_rows(rows, ids)
 
 
+@pytest.mark.parametrize("body", [b"x", bytes(600_000)], ids=["in a batch", "alone"])
+def test_row_with_several_tags_is_refused_whatever_its_size(body: bytes) -> None:
+    rows = rows_of(body=[body] * 3, tags=["a", None, "a || b"])
+
+    with pytest.raises(UsageError, match=r"the tags of row 12 are 'a \|\| b', but a message has"):
+        encode_rows(rows, pa.array(["id"] * 3), first_row=10)
+
+
 @pytest.mark.parametrize(
     ("types", "words"),
     [

@@ -16,7 +16,8 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Self, TypeVar, cast
 
@@ -163,6 +164,7 @@ class AsyncDriver:
             self._scheduler,
             operation=operation,
             name=name,
+            context=copy_context(),
             future=self._bind().create_future(),
         )
         run.go_on()
@@ -201,7 +203,7 @@ class AsyncDriver:
     def spawn(self, operation: Operation[Any], *, name: str) -> OperationTask:
         """Start an operation beside others; it begins at the loop's next turn."""
         self._bind()
-        task = OperationTask(operation, name)
+        task = OperationTask(operation, name, context=copy_context())
         self._scheduler.add(task)
         return task
 
@@ -319,7 +321,7 @@ class AsyncDriver:
     def _call(self, task: OperationTask, effect: Call, run: CallRun | None = None) -> None:
         assert self._loop is not None
         if _is_coroutine_function(effect.function):
-            future = self._await(self._call_coroutine(effect))
+            future = self._await(self._call_coroutine(effect), task.context)
             task.place = future
             future.add_done_callback(partial(self._awaited_call_done, task))
             return
@@ -346,9 +348,16 @@ class AsyncDriver:
         else:
             end_call(future.result(), None)
 
-    def _await(self, awaitable: Any) -> asyncio.Future[Any]:
-        """Start a coroutine and keep it until it ends."""
-        future: asyncio.Future[Any] = asyncio.ensure_future(awaitable)
+    def _await(
+        self, coroutine: Coroutine[Any, Any, Any], context: Context | None = None
+    ) -> asyncio.Future[Any]:
+        """Start a coroutine and keep it until it ends.
+
+        It sees the context variables of `context` or none, and not those of whoever has woken the
+        driver: of another client, or of the one that has opened the connection.
+        """
+        context = Context() if context is None else context.copy()
+        future: asyncio.Future[Any] = asyncio.create_task(coroutine, context=context)
         self._awaited.add(future)
         future.add_done_callback(self._awaited.discard)
         return future

@@ -23,7 +23,8 @@ class BoundedLog:
     def __init__(self, logger: logging.Logger, *, lines_max: int = 1) -> None:
         self._logger = logger
         self._bound = LineBound(lines_max=lines_max)
-        self._lock = threading.Lock()
+        # The cyclic collector may log the end of a client wherever the lock is held.
+        self._lock = threading.RLock()
 
     def log(
         self,

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeAlias
@@ -79,11 +80,14 @@ class OperationTask(msgspec.Struct, eq=False):
         name: the task's name in logs.
         place: the driver's place of the wait: a connection or a call.
         joined: whether the error, if any, is taken by a caller.
+        context: the context variables of whoever began it, for the calls of users' code; None where
+            threads make these, which have their own.
     """
 
     operation: Operation[Any]
     name: str
     joined: bool = False
+    context: Context | None = None
     done: bool = False
     effect: Effect | None = None
     place: Any = None
@@ -150,6 +154,7 @@ class Continuation(Asking, kw_only=True):
 
     operation: Operation[Any]
     name: str
+    context: Context | None = None
     task: OperationTask | None = None
 
     def go_on(self, value: Any = None, thrown: BaseException | None = None) -> None:
@@ -172,7 +177,9 @@ class Continuation(Asking, kw_only=True):
             if type(effect) is Invoke:
                 self.ask(effect)
             else:
-                self.task = OperationTask(self.operation, self.name, joined=True)
+                self.task = OperationTask(
+                    self.operation, self.name, joined=True, context=self.context
+                )
                 self.task.on_done = self._take_end
                 scheduler.adopt(self.task, effect)
         finally:
@@ -187,7 +194,9 @@ class Continuation(Asking, kw_only=True):
             scheduler.cancel(task)
         elif self.effect is not None:
             Asking.cancel(self)
-            task = OperationTask(self.operation, self.name, thrown=Cancelled())
+            task = OperationTask(
+                self.operation, self.name, thrown=Cancelled(), context=self.context
+            )
             scheduler.add(task)
 
     def end(self, result: Any, error: BaseException | None) -> None:
@@ -570,7 +579,7 @@ class Scheduler:
         if isinstance(effect, Wait):
             return self._begin_wait(task, effect)
         if isinstance(effect, Spawn):
-            spawned = OperationTask(effect.operation, effect.name)
+            spawned = OperationTask(effect.operation, effect.name, context=task.context)
             self.add(spawned)
             return spawned
         if isinstance(effect, Join):

@@ -12,7 +12,7 @@ from typing import TypeVar
 import typer
 
 from sparrowmq.cli.language import words
-from sparrowmq.errors import ConfigError, SparrowError, UsageError
+from sparrowmq.errors import ConfigError, LocalProtocolError, SparrowError, UsageError
 from sparrowmq.model.plain_text import escape
 
 T = TypeVar("T")
@@ -31,7 +31,8 @@ def reporting_errors() -> Generator[None]:
     """Turn errors into one line on stderr and an exit code: 2 wrong input, 3 failed, 130 Ctrl-C."""
     try:
         yield
-    except (ConfigError, UsageError) as error:
+    except (ConfigError, UsageError, LocalProtocolError) as error:
+        # Of the last, an argument was not UTF-8, or too long for a request.
         say(str(error))
         raise typer.Exit(EXIT_USAGE) from None
     except SparrowError as error:

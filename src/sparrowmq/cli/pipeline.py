@@ -384,8 +384,9 @@ def _say_batch(batch: Batch) -> None:
 
 def _say_progress(progress: WatchProgress) -> None:
     late = f", {progress.late:,} too late so far" if progress.late else ""
+    bad = f", {progress.unreadable:,} unreadable so far" if progress.unreadable else ""
     say(
-        f"batch {progress.batch_id}: {progress.entries:,} entries{late}; "
+        f"batch {progress.batch_id}: {progress.entries:,} entries{late}{bad}; "
         f"judged until {progress.watermark:%Y-%m-%d %H:%M:%S} UTC"
     )
 

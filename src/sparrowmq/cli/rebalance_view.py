@@ -331,7 +331,7 @@ def render_explanation(explanation: Explanation) -> RenderableType:
     table.add_column(style="dim", no_wrap=True, justify="right")
     table.add_column()
     for number, step in enumerate(explanation.steps, 1):
-        table.add_row(f"{number}.", step)
+        table.add_row(f"{number}.", words().phrase(step))
     head = words()(
         "{queue} is owned by {owners}, by the list of {brokers}",
         queue=f"{queue.topic} {queue.broker_name}:{queue.queue_id}",

@@ -12,6 +12,7 @@ from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.publisher import (
     DelayRounded,
+    ObserverFailed,
     ProducerNotice,
     SendsDropped,
     SendsUnread,
@@ -171,6 +172,11 @@ class NoticeLog:
             self._warn((text,), text, notice.broker_name)
         elif isinstance(notice, MessagePassedOver):
             self._warn_passed_over(notice)
+        elif isinstance(notice, ObserverFailed):
+            text = "an observer failed at %s, which goes on without it: %r"
+            error = notice.error
+            kind = (text, notice.what, type(error).__name__)
+            self._warn(kind, text, *notice, error=_users_part(error))
         elif isinstance(
             notice, CheckFailed | EndFailed | DelayRounded | SendsUnread | SendsDropped
         ):
@@ -209,7 +215,9 @@ class NoticeLog:
             )
         self._warn((text, str(notice.queue)), text, *words)
 
-    def _warn_producer(self, notice: CheckFailed | EndFailed | ProducerNotice) -> None:
+    def _warn_producer(
+        self, notice: CheckFailed | EndFailed | DelayRounded | SendsUnread | SendsDropped
+    ) -> None:
         if isinstance(notice, CheckFailed):
             text = "no outcome for half message %s of %s; its broker asks again: %r"
             kind = (text, type(notice.error).__name__)

@@ -311,10 +311,17 @@ def _properties_of(message: Message, msg_id: str, *, namespace: str, has_timer: 
         text = encode_properties(properties)
     except LocalProtocolError as error:
         raise UsageError(f"a message to {message.topic!r}: {error}") from None
-    # A character takes at most 4 bytes, so most texts are measured without encoding.
-    if 4 * len(text) > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:
+        wrong = text[error.start : error.end]
         raise UsageError(
-            f"the properties of a message to {message.topic!r} have {len(text.encode())} bytes; "
+            f"the tags, keys or properties of a message to {message.topic!r} have {wrong!r}, which "
+            "UTF-8 cannot encode"
+        ) from None
+    if size > PROPERTIES_BYTES_MAX:
+        raise UsageError(
+            f"the properties of a message to {message.topic!r} have {size} bytes; "
             f"the limit is {PROPERTIES_BYTES_MAX}; put large values into the body"
         )
     return text

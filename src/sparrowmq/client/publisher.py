@@ -49,8 +49,15 @@ class SendsDropped(NamedTuple):
     message_count: int
 
 
+class ObserverFailed(NamedTuple):
+    """An observer raised at `what`, which goes on as if there were none."""
+
+    what: str
+    error: Exception
+
+
 # What a producer reports to its log.
-ProducerNotice: TypeAlias = DelayRounded | SendsUnread | SendsDropped
+ProducerNotice: TypeAlias = DelayRounded | SendsUnread | SendsDropped | ObserverFailed
 
 
 class SendObserver(Protocol):

@@ -16,6 +16,7 @@ from sparrowmq.calling.effects import Event, Task
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.listener_calls import ListenerCalls, ListenersStuck
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.publisher import ObserverFailed
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.client.tracer import Tracer
 from sparrowmq.errors import NoWritableQueue, SparrowError
@@ -220,6 +221,7 @@ Notice: TypeAlias = (
     | RequestFailed
     | AllocationFailed
     | NoPlanRegister
+    | ObserverFailed
 )
 
 

@@ -21,7 +21,7 @@ from sparrowmq.doctor.ownership import (
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.consistent_hash import VIRTUAL_NODE_COUNT_DEFAULT, md5_hash
-from sparrowmq.words import count_of
+from sparrowmq.words import Phrase, count_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Explanation:
         cid_all: the list in the members' order, duplicates kept.
         queues: the topic's queues in the members' order.
         owners: the client ids that take the queue; an id twice if two processes carry it.
-        steps: the reasoning, one sentence a step.
+        steps: the reasoning, one sentence a step, which can be translated.
     """
 
     queue: MessageQueue
@@ -142,15 +142,17 @@ def _steps(
     holder: str | None,
 ) -> list[str]:
     place, strategy = queues.index(queue), snapshot.strategy
-    steps = [
-        f"the topic has {count_of(len(queues), 'queue')} that can be read; sorted by topic, broker "
-        f"and id, this queue stands at place {place}, counted from 0",
-        f"the broker lists {count_of(len(cid_all), 'member')}"
-        + ("; sorted as Java sorts text: " if cid_all else "")
-        + ", ".join(f"{i}. {client_id}" for i, client_id in enumerate(cid_all)),
+    steps: list[str] = [
+        Phrase(
+            "the topic has {queues} that can be read; sorted by topic, broker and id, this queue "
+            "stands at place {place}, counted from 0",
+            queues=count_of(len(queues), "queue"),
+            place=str(place),
+        ),
+        _list_step(cid_all),
     ]
     if not cid_all:
-        return [*steps, "so nobody takes the queue"]
+        return [*steps, _conclusion(())]
     if strategy == "AVG":
         steps += _average_steps(place, len(queues), cid_all)
     elif strategy == "AVG_BY_CIRCLE":
@@ -158,53 +160,85 @@ def _steps(
     elif strategy == "CONSISTENT_HASH":
         steps += _hash_steps(queue, cid_all)
     elif strategy == "MINIMAL_MOVE":
-        held = (
-            f"{holder} reports that it holds this queue"
-            if holder
-            else "no member reports that it holds this queue"
-        )
+        held = Phrase("no member reports that it holds this queue")
+        if holder:
+            held = Phrase("{member} reports that it holds this queue", member=holder)
         steps.append(
-            "MINIMAL_MOVE leaves a queue with its holder if the broker lists the holder and the "
-            "holder has no more than its share; other queues go to members with room, by a hash of "
-            f"queue and id: {held}"
+            Phrase(
+                "MINIMAL_MOVE leaves a queue with its holder if the broker lists the holder and "
+                "the holder has no more than its share; other queues go to members with room, by "
+                "a hash of queue and id: {held}",
+                held=held,
+            )
         )
     elif strategy == "AVG_BY_LOAD":
         steps += _plan_steps(snapshot, queue, cid_all)
     else:
-        steps.append(f"strategy {strategy} computes the share of every member")
+        steps.append(
+            Phrase("strategy {strategy} computes the share of every member", strategy=strategy)
+        )
     return [*steps, _conclusion(owners)]
 
 
-def _plan_steps(snapshot: GroupSnapshot, queue: MessageQueue, cid_all: Sequence[str]) -> list[str]:
+def _list_step(cid_all: Sequence[str]) -> Phrase:
+    members = count_of(len(cid_all), "member")
+    if not cid_all:
+        return Phrase("the broker lists {members}", members=members)
+    return Phrase(
+        "the broker lists {members}; sorted as Java sorts text: {ids}",
+        members=members,
+        ids=", ".join(f"{i}. {client_id}" for i, client_id in enumerate(cid_all)),
+    )
+
+
+def _plan_steps(
+    snapshot: GroupSnapshot, queue: MessageQueue, cid_all: Sequence[str]
+) -> list[Phrase]:
     plan = snapshot.plan
     followed = None if plan is None else plan.followed
     if plan is None or followed is None:
-        why = "the broker has no plan register" if plan is None else "no plan was taken yet"
-        return [f"AVG_BY_LOAD without a plan moves the fewest queues, as MINIMAL_MOVE does: {why}"]
+        why = Phrase("no plan was taken yet")
+        if plan is None:
+            why = Phrase("the broker has no plan register")
+        template = "AVG_BY_LOAD without a plan moves the fewest queues, as MINIMAL_MOVE does: {why}"
+        return [Phrase(template, why=why)]
     steps = [
-        f"AVG_BY_LOAD follows the group's plan {plan.epoch}, which gives the queue to "
-        f"{followed.owners.get(queue, 'nobody')}"
+        Phrase(
+            "AVG_BY_LOAD follows the group's plan {epoch}, which gives the queue to {owner}",
+            epoch=str(plan.epoch),
+            owner=followed.owners.get(queue) or Phrase("nobody"),
+        )
     ]
     if queue in plan.moved:
         steps.append(
-            f"that plan moved the queue for load: the fullest member's load {plan.fall}, over all "
-            f"{count_of(len(plan.moved), 'queue')} that it moved"
+            Phrase(
+                "that plan moved the queue for load: the fullest member's load {fall}, over all "
+                "{queues} that it moved",
+                fall=plan.fall,
+                queues=count_of(len(plan.moved), "queue"),
+            )
         )
     load = plan.loads.queues.get(queue)
     if load is not None:
         steps.append(
-            f"the queue's demand is {load.demand_per_s:.1f} messages a second: "
-            f"{load.rate_per_s:.1f} come in, and {load.lag:,} wait"
+            Phrase(
+                "the queue's demand is {demand} messages a second: {rate} come in, and {lag} wait",
+                demand=f"{load.demand_per_s:.1f}",
+                rate=f"{load.rate_per_s:.1f}",
+                lag=f"{load.lag:,}",
+            )
         )
     if set(plan.client_ids) != set(cid_all):
         steps.append(
-            "members have joined or left since: until the next plan, each keeps its part of the "
-            "queues, and a new member gets the mean part"
+            Phrase(
+                "members have joined or left since: until the next plan, each keeps its part of "
+                "the queues, and a new member gets the mean part"
+            )
         )
     return steps
 
 
-def _average_steps(place: int, queue_count: int, cid_all: Sequence[str]) -> list[str]:
+def _average_steps(place: int, queue_count: int, cid_all: Sequence[str]) -> list[Phrase]:
     share, surplus = divmod(queue_count, len(cid_all))
     runs = []
     start = 0
@@ -213,38 +247,61 @@ def _average_steps(place: int, queue_count: int, cid_all: Sequence[str]) -> list
         runs.append(range(start, end))
         start = end
     taker = next(index for index, run in enumerate(runs) if place in run)
-    queues, members = count_of(queue_count, "queue"), count_of(len(cid_all), "member")
-    rule = f"AVG: {queues} over {members} are {share} each, remainder {surplus}" + (
-        f": the first {surplus} take {share + 1}, the others {share}" if surplus else ""
-    )
+    values = {
+        "queues": count_of(queue_count, "queue"),
+        "members": count_of(len(cid_all), "member"),
+        "share": str(share),
+        "surplus": str(surplus),
+    }
+    rule = Phrase("AVG: {queues} over {members} are {share} each, remainder {surplus}", **values)
+    if surplus:
+        rule = Phrase(
+            "AVG: {queues} over {members} are {share} each, remainder {surplus}: the first "
+            "{surplus} take {more}, the others {share}",
+            more=str(share + 1),
+            **values,
+        )
     return [
         rule,
-        f"so place {place} falls to member {taker}, who takes places {describe_runs(runs[taker])}",
+        Phrase(
+            "so place {place} falls to member {taker}, who takes places {places}",
+            place=str(place),
+            taker=str(taker),
+            places=describe_runs(runs[taker]),
+        ),
         *_second_place(cid_all, taker),
     ]
 
 
-def _circle_steps(place: int, cid_all: Sequence[str]) -> list[str]:
+def _circle_steps(place: int, cid_all: Sequence[str]) -> list[Phrase]:
     taker = place % len(cid_all)
+    values = {"place": str(place), "members": str(len(cid_all)), "taker": str(taker)}
     return [
-        f"AVG_BY_CIRCLE: queues are dealt in turn: {place} mod {len(cid_all)} = {taker}",
-        f"so place {place} falls to member {taker}",
+        Phrase(
+            "AVG_BY_CIRCLE: queues are dealt in turn: {place} mod {members} = {taker}", **values
+        ),
+        Phrase("so place {place} falls to member {taker}", **values),
         *_second_place(cid_all, taker),
     ]
 
 
-def _second_place(cid_all: Sequence[str], taker: int) -> list[str]:
+def _second_place(cid_all: Sequence[str], taker: int) -> list[Phrase]:
     first = cid_all.index(cid_all[taker])
     if first == taker:
         return []
     return [
-        f"but a member looks for the first place of its id, and {cid_all[taker]} stands at place "
-        f"{first} too: both processes take the share of place {first}, and nobody takes the share "
-        f"of place {taker}"
+        Phrase(
+            "but a member looks for the first place of its id, and {member} stands at place "
+            "{first} too: both processes take the share of place {first}, and nobody takes the "
+            "share of place {taker}",
+            member=cid_all[taker],
+            first=str(first),
+            taker=str(taker),
+        )
     ]
 
 
-def _hash_steps(queue: MessageQueue, cid_all: Sequence[str]) -> list[str]:
+def _hash_steps(queue: MessageQueue, cid_all: Sequence[str]) -> list[Phrase]:
     count: dict[str, int] = {}
     nodes: dict[int, str] = {}
     for client_id in cid_all:
@@ -255,19 +312,35 @@ def _hash_steps(queue: MessageQueue, cid_all: Sequence[str]) -> list[str]:
     key = md5_hash(str(queue))
     following = [point for point in nodes if point >= key]
     at = min(following) if following else min(nodes)
-    around = "" if following else ", the ring's first, since none follows"
+    next_node = Phrase("the next node is {node} at {at}", node=nodes[at], at=f"{at:,}")
+    if not following:
+        next_node = Phrase(
+            "the next node is {node} at {at}, the ring's first, since none follows",
+            **next_node.values,
+        )
     return [
-        f"CONSISTENT_HASH: every place of the list has {VIRTUAL_NODE_COUNT_DEFAULT} nodes on a "
-        f"ring of 2^32 points; the queue's text hashes to {key:,}",
-        f"the next node is {nodes[at]} at {at:,}{around}",
+        Phrase(
+            "CONSISTENT_HASH: every place of the list has {count} nodes on a ring of 2^32 points; "
+            "the queue's text hashes to {key}",
+            count=str(VIRTUAL_NODE_COUNT_DEFAULT),
+            key=f"{key:,}",
+        ),
+        next_node,
     ]
 
 
-def _conclusion(owners: Sequence[str]) -> str:
+def _conclusion(owners: Sequence[str]) -> Phrase:
     if not owners:
-        return "so nobody takes the queue"
+        return Phrase("so nobody takes the queue")
     if len(owners) == 1:
-        return f"so {owners[0]} takes the queue"
+        return Phrase("so {member} takes the queue", member=owners[0])
     if len(set(owners)) == 1:
-        return f"so all {len(owners)} processes with the id {owners[0]} take the queue"
-    return f"so {' and '.join(owners)} all take the queue"
+        return Phrase(
+            "so all {count} processes with the id {member} take the queue",
+            count=str(len(owners)),
+            member=owners[0],
+        )
+    members = owners[0]
+    for owner in owners[1:]:
+        members = Phrase("{one} and {other}", one=members, other=owner)
+    return Phrase("so {members} all take the queue", members=members)

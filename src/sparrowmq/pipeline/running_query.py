@@ -7,7 +7,19 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from sparrowmq.errors import ConfigError
+
 _POLL_S = 0.5
+
+
+# A time that a setting gives is at most a year: clocks and calendars take no arbitrary one.
+SECONDS_MAX = 366 * 86_400.0
+
+
+def check_seconds(name: str, seconds: float | None) -> None:
+    """Raise a ConfigError for a time that no clock or calendar takes."""
+    if seconds is not None and not 0 <= seconds <= SECONDS_MAX:
+        raise ConfigError(f"{name} is {seconds:g} s; it must be 0 to {SECONDS_MAX:,.0f} s, a year")
 
 
 def never() -> bool:
@@ -42,7 +54,8 @@ def run_query(
     if interval_s is None:
         writer = writer.trigger(availableNow=True)
     else:
-        writer = writer.trigger(processingTime=f"{interval_s:g} seconds")
+        # Spark does not read an exponent, with which Python writes large and small numbers.
+        writer = writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
     streams = frame.sparkSession.streams
     if listener is not None:
         streams.addListener(listener)

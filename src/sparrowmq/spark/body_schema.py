@@ -45,8 +45,11 @@ def parse_schema(text: str) -> str:
 
     Raises: ConfigError for another text, or a type that JSON has no value for.
     """
-    schema = text if text.lstrip().startswith("{") else json.dumps(parse_ddl(text))
-    fields_ddl(schema)
+    try:
+        schema = text if text.lstrip().startswith("{") else json.dumps(parse_ddl(text))
+        fields_ddl(schema)
+    except RecursionError:
+        raise ConfigError(f"the schema {text[:80]!r} is nested too deeply") from None
     return schema
 
 
@@ -65,7 +68,7 @@ def fields_ddl(schema: str) -> str:
         return _ddl(found, "")
     except ConfigError:
         raise
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"the schema {schema[:80]!r} is not the JSON of a Spark schema ({error}); "
             f"give schema.json() of a StructType"

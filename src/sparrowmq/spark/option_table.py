@@ -122,9 +122,13 @@ def _unknown(name: str, by_lower_name: Mapping[str, Option]) -> str:
 def _parse_value(option: Option, text: str) -> Any:
     try:
         return option.parse(text)
-    except ValueError as error:  # ConfigError is one too
+    except (ValueError, OverflowError) as error:  # ConfigError is one too
         shown = "" if option.is_secret else f" is {text!r}"
         raise ConfigError(f"option {option.name!r}{shown}: {error}") from error
+    except RecursionError:
+        raise ConfigError(
+            f"option {option.name!r} has {len(text):,} characters, which are nested too deeply"
+        ) from None
 
 
 def parse_topics(text: str) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from sparrowmq.model.message import (
     RESERVED_PROPERTIES,
 )
 from sparrowmq.protocol.properties import PROPERTIES_BYTES_MAX
+from sparrowmq.protocol.subscription import TAG_SEPARATOR
 from sparrowmq.spark.write_ids import WriteIds
 from sparrowmq.store.record_check import CRC_PROPERTY
 
@@ -161,6 +162,8 @@ def _encode_own(columns: dict[str, pa.Array], first_row: int) -> list[pa.Array |
         if column in columns:
             values = _join_keys(columns[column]) if column == "keys" else columns[column]
             _refuse_separators(values, f"the {name}", lambda at: first_row + at)
+            if column == "tags":
+                _refuse_several_tags(values, first_row)
             fragments += _property(name, values)
     if "properties" in columns:
         fragments.append(_join_map(columns["properties"], first_row))
@@ -236,6 +239,18 @@ def _join_map(maps: pa.MapArray, first_row: int) -> pa.Array:
     lists = pa.ListArray.from_arrays(pa.array(begins), pairs)
     joined = pc.call_function("binary_join", [lists, blank])
     return pc.call_function("if_else", [maps.is_valid(), joined, blank])
+
+
+def _refuse_several_tags(tags: pa.Array, first_row: int) -> None:
+    """Raise a UsageError, with the row, for tags by which no consumer could filter."""
+    options = pc.MatchSubstringOptions(TAG_SEPARATOR)
+    found = pc.call_function("match_substring", [tags], options=options)
+    if pc.call_function("any", [found]).as_py():
+        at = int(np.flatnonzero(np.asarray(found.fill_null(False)))[0])
+        raise UsageError(
+            f"the tags of row {first_row + at} are {tags[at].as_py()[:80]!r}, but a message has "
+            f"only one tag; give one tag"
+        )
 
 
 def _refuse_separators(values: pa.Array, what: str, row_of: Callable[[int], int]) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from threading import Lock
+from threading import RLock
 
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.forks import tell_in_forks
@@ -42,8 +42,9 @@ class Batches:
         self._batcher = publisher.batcher = Batcher(publisher.config, self._end)
         self._futures = ThreadFutures(self._batcher.note_unread)
         self._host = ThreadHost(driver)
-        # Guards the fields below: any thread may add messages.
-        self._lock = Lock()
+        # Guards the fields below: any thread may add messages. The cyclic collector may call `drop`
+        # wherever the lock is held, in the same thread.
+        self._lock = RLock()
         self._waiting_bytes = 0
         # How many messages have not ended, by the number of calls of `flush` before them. The last
         # is always there.
@@ -140,7 +141,7 @@ class Batches:
     def become_copy(self) -> None:
         """Refuse messages in a forked process, where no loop would send them."""
         # Another thread may have held it in the parent.
-        self._lock = Lock()
+        self._lock = RLock()
         self._is_closing = True
         # They wait in the parent, not here.
         self._waiting_counts = {self._flush_number: 0}

@@ -158,8 +158,12 @@ class TaskHost:
         await self._driver.run(operation, name="consume")
 
     def call(self, change: Callable[[], None]) -> None:
-        """Run a function that changes the state of the membership."""
-        change()
+        """Run a function that changes the state of the membership, now or soon."""
+        if self._task is None or self._task.get_loop() is _scope():
+            change()
+        else:
+            # The cyclic collector may end a client in any thread.
+            self._task.get_loop().call_soon_threadsafe(change)
 
     def close_beside(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin to close the client beside the caller, once."""

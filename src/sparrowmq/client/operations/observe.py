@@ -2,6 +2,7 @@
 
 The first part of an observer runs in the caller's thread or task and not on the driver, so that
 the observer finds the caller's context. Without observers a send is the operation itself.
+Whatever an observer raises is reported, and changes no send.
 Tests: client/test_spans.py, client/test_metrics.py, client/test_trace.py.
 """
 
@@ -13,7 +14,7 @@ from typing import TypeVar
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.arguments import check_message, check_messages
 from sparrowmq.client.operations.trace_reports import find_tracer, start_sending
-from sparrowmq.client.publisher import Ended, Publisher
+from sparrowmq.client.publisher import Ended, ObserverFailed, Publisher
 from sparrowmq.model import Message, SendResult
 
 T = TypeVar("T")
@@ -53,14 +54,27 @@ def begin_send(
     """Return the messages to send, as the observers want them, and the function for the end."""
     ends: list[Ended] = []
     for observer in publisher.observers:
-        messages, ended = observer.begin(messages, is_half=is_half)
-        ends.append(ended)
+        try:
+            messages, ended = observer.begin(messages, is_half=is_half)
+        except Exception as failure:
+            _report(publisher, failure)
+        else:
+            ends.append(ended)
 
     def end(result: SendResult | None, error: BaseException | None) -> None:
         for ended in ends:
-            ended(result, error)
+            try:
+                ended(result, error)
+            except Exception as failure:
+                _report(publisher, failure)
 
     return messages, end
+
+
+def _report(publisher: Publisher, failure: Exception) -> None:
+    """Report that an observer has raised: the message is sent, or stored, all the same."""
+    if publisher.report is not None:
+        publisher.report(ObserverFailed("a send", failure))
 
 
 def _observed(publisher: Publisher, operation: Operation[T], ended: Ended) -> Operation[T]:

@@ -1,21 +1,24 @@
 """Attach the observers that a client's settings name; only their libraries are imported.
 
+Whatever an observer raises is reported, and changes no call of a listener and no poll: a processor
+of spans is the user's code too.
 Tests: client/test_spans.py, client/test_metrics.py.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 from sparrowmq.client.arguments import is_coroutine_function
 from sparrowmq.client.config import SightConfig
 from sparrowmq.client.operations.deliver import why_undone
 from sparrowmq.client.polling import Polling
-from sparrowmq.client.publisher import Publisher, SendObserver
-from sparrowmq.client.subscriber import AsyncListener, AsyncOrderlyListener, Subscriber
+from sparrowmq.client.publisher import ObserverFailed, Publisher, SendObserver
+from sparrowmq.client.subscriber import AsyncListener, Subscriber
 from sparrowmq.errors import ConfigError, install_command
 from sparrowmq.model import MessageExt
 
@@ -41,11 +44,11 @@ def observe_consumer(subscriber: Subscriber, sight: SightConfig) -> None:
     if sight.tracer_provider is not None:
         make = _import("spans", "tracer_provider", "opentelemetry").ConsumeSpans
         spans = make(sight.tracer_provider, subscriber.config)
-        subscriber.listener = _watched(subscriber.listener, spans.watch)
+        subscriber.listener = _watched(subscriber, spans.watch)
     if sight.metrics_registry is not None:
         make = _import("prometheus", "metrics_registry", "prometheus").ConsumeMetrics
         metrics = make(sight.metrics_registry, subscriber)
-        subscriber.listener = _watched(subscriber.listener, metrics.watch)
+        subscriber.listener = _watched(subscriber, metrics.watch)
 
 
 def observe_polls(state: Polling, sight: SightConfig) -> None:
@@ -53,18 +56,19 @@ def observe_polls(state: Polling, sight: SightConfig) -> None:
     subscriber = state.subscriber
     if sight.tracer_provider is not None:
         make = _import("spans", "tracer_provider", "opentelemetry").ConsumeSpans
-        state.received = make(sight.tracer_provider, subscriber.config).received
+        received = make(sight.tracer_provider, subscriber.config).received
+        state.received = partial(_attempt, subscriber, "a poll", received)
     if sight.metrics_registry is not None:
         make = _import("prometheus", "metrics_registry", "prometheus").ConsumeMetrics
         make(sight.metrics_registry, subscriber)
 
 
-def _watched(listener: AsyncListener | AsyncOrderlyListener, watch: Watch) -> AsyncListener:
-    called: Any = listener
-    if is_coroutine_function(listener):
+def _watched(subscriber: Subscriber, watch: Watch) -> AsyncListener:
+    called: Any = subscriber.listener
+    if is_coroutine_function(called):
 
         async def call(messages: list[MessageExt], context: Any) -> Any:
-            with watch(messages) as report:
+            with _unfailing(subscriber, watch, messages) as report:
                 returned = await called(messages, context)
                 report(why_undone(returned, context, messages))
                 return returned
@@ -72,12 +76,43 @@ def _watched(listener: AsyncListener | AsyncOrderlyListener, watch: Watch) -> As
         return call
 
     def call_in_thread(messages: list[MessageExt], context: Any) -> Any:
-        with watch(messages) as report:
+        with _unfailing(subscriber, watch, messages) as report:
             returned = called(messages, context)
             report(why_undone(returned, context, messages))
             return returned
 
     return call_in_thread
+
+
+@contextmanager
+def _unfailing(
+    subscriber: Subscriber, watch: Watch, messages: Sequence[MessageExt]
+) -> Generator[Callable[[object], None]]:
+    """Watch a call of the listener; failures of the observer are reported."""
+    attempt = partial(_attempt, subscriber, "a call of the listener")
+    watched = attempt(watch, messages)
+    report = None if watched is None else attempt(watched.__enter__)
+    if watched is None or report is None:
+        yield _ignore
+        return
+    try:
+        yield partial(attempt, report)
+    except BaseException as error:
+        attempt(watched.__exit__, type(error), error, error.__traceback__)
+        raise
+    attempt(watched.__exit__, None, None, None)
+
+
+def _attempt(subscriber: Subscriber, what: str, function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except Exception as error:
+        subscriber.report(ObserverFailed(what, error))
+        return None
+
+
+def _ignore(returned: object) -> None:
+    """Report nothing to an observer that has failed."""
 
 
 def _import(module: str, setting: str, extra: str) -> Any:

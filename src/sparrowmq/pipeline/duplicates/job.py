@@ -16,7 +16,7 @@ from sparrowmq.pipeline.duplicates import judging, records
 from sparrowmq.pipeline.duplicates.stream import DELAY_S, Progress, read_tables, watch_duplicates
 from sparrowmq.pipeline.input_tables import collect_as
 from sparrowmq.pipeline.parquet import write_table
-from sparrowmq.pipeline.running_query import never
+from sparrowmq.pipeline.running_query import check_seconds, never
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.local_session import register
 from sparrowmq.spark.options import parse_options
@@ -40,8 +40,8 @@ class DuplicatesSettings:
             ends the run once it has read all present ones.
         delay_s: the age at which a run that follows judges a delivery.
 
-    Raises: ConfigError if the settings contradict each other, or there is no such name server or
-        topic by its form.
+    Raises: ConfigError if the settings contradict each other, a time is longer than a year, or
+        there is no such name server or topic by its form.
     """
 
     out: str
@@ -58,6 +58,8 @@ class DuplicatesSettings:
             raise ConfigError("give either consumed records or a trace, as host:port")
         if self.trace is not None and self.produced is not None:
             raise ConfigError("a trace has what was produced itself; leave it out")
+        check_seconds("follow_interval_s", self.follow_interval_s)
+        check_seconds("delay_s", self.delay_s)
         if self.follow_interval_s is not None and self.produced is not None:
             raise ConfigError("who follows learns from a trace alone what was produced")
         if self.trace is not None:
@@ -169,7 +171,10 @@ def run(
         listener: a listener of the query of a run that follows, such as `LagListener`.
         should_stop: called twice a second by a run that follows; True stops the run.
 
-    Raises: ConfigError if an input table does not exist or has other columns.
+    Entries of a trace that cannot be read are left out, and counted in the log or by `on_batch`.
+
+    Raises: ConfigError if an input table does not exist or has other columns, or if a record has no
+        group, member or time.
     """
     if settings.trace is not None:
         register(session)

@@ -28,12 +28,19 @@ Tests: pipeline/test_duplicates.py.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline.input_tables import read_table, select_columns
 
+_LOG = logging.getLogger("sparrowmq.pipeline")
+
+# The end of the year 9999, after which Python has no time.
+_TIMESTAMP_MS_MAX = 253_402_300_799_999
 RECORD_COLUMNS = {
     "consumerGroup": "string",
     "clientId": "string",
@@ -62,10 +69,21 @@ ENTRY_COLUMNS = {"isProduced": "boolean", **RECORD_COLUMNS, **RECORD_OPTIONAL}
 def read_records(session: SparkSession, path: str) -> DataFrame:
     """Read consumption records; add each message's key.
 
-    Raises: ConfigError if the path is no such table, or if a row has neither place nor id.
+    Raises: ConfigError if the path is no such table, or if a row has no group, member or time, or
+        neither place nor id.
     """
     found = read_table(session, path, RECORD_COLUMNS, optional=RECORD_OPTIONAL)
-    return with_key(found, what=path)
+    return with_key(check_complete(found, RECORD_COLUMNS, what=path), what=path)
+
+
+def check_complete(frame: DataFrame, names: Iterable[str], *, what: str) -> DataFrame:
+    """Return the frame. Raises: ConfigError if a row has a null, as JSON lines may omit a value."""
+    counts = {name: F.count_if(F.col(name).isNull()) for name in names}
+    (row,) = frame.select(F.count("*"), *counts.values()).collect()
+    for name, count in zip(counts, row[1:], strict=True):
+        if count:
+            raise ConfigError(f"{what}: {count:,} of {row[0]:,} rows have no {name}")
+    return frame
 
 
 def stream_records(session: SparkSession, path: str) -> DataFrame:
@@ -100,15 +118,16 @@ def read_produced(session: SparkSession, path: str) -> DataFrame:
     Raises: ConfigError, as `read_records`.
     """
     found = read_table(session, path, {"topic": "string"}, optional=PLACE_COLUMNS)
-    return with_key(found, what=path)
+    return with_key(check_complete(found, ("topic",), what=path), what=path)
 
 
 def read_events(session: SparkSession, path: str) -> DataFrame:
     """Read rebalance events.
 
-    Raises: ConfigError if the path is no such table.
+    Raises: ConfigError if the path is no such table, or if a row has no group, time or event.
     """
-    return read_table(session, path, EVENT_COLUMNS, optional=EVENT_OPTIONAL)
+    found = read_table(session, path, EVENT_COLUMNS, optional=EVENT_OPTIONAL)
+    return check_complete(found, EVENT_COLUMNS, what=path)
 
 
 def split_trace(trace: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -120,34 +139,44 @@ def split_trace(trace: DataFrame) -> tuple[DataFrame, DataFrame]:
     Raises: ConfigError if a column is missing, or if there is no message.
     """
     chosen = select_columns(trace, TRACE_COLUMNS, what="the trace topic")
-    records, produced = split_entries(trace_entries(chosen), what="the trace")
+    entries = trace_entries(chosen)
+    records, produced = split_entries(entries, what="the trace")
+    if unreadable := entries.where("isProduced is null").count():
+        _LOG.warning("%d entries of the trace cannot be read, and are left out", unreadable)
     if records.isEmpty():
         raise ConfigError("the trace has no rows: nothing was consumed")
     return records, produced
 
 
 def trace_entries(trace: DataFrame) -> DataFrame:
-    """Return the entries of trace messages: a row for each delivery and each produced message."""
-    entries = trace.select(
-        "bornHost", F.explode(F.split(F.decode("body", "UTF-8"), "\u0002")).alias("entry")
-    ).select("bornHost", F.split("entry", "\u0001").alias("fields"))
+    """Return the entries of trace messages: a row for each delivery and each produced message.
+
+    Clients may write anything to the topic. Of an entry that cannot be read `isProduced` is null.
+    """
+    body = F.make_valid_utf8(F.col("body").cast("string"))
+    entries = trace.select("bornHost", F.explode(F.split(body, "\u0002")).alias("entry")).select(
+        "bornHost", F.split("entry", "\u0001").alias("fields")
+    )
 
     def of(index: int) -> Column:
         return F.get("fields", index)
 
-    has_succeeded = F.when(F.size("fields") == 13, of(12)).otherwise(of(13)) == "true"
-    is_produced = (of(0) == "Pub") & (F.size("fields") >= 13) & has_succeeded
-    is_consumed = (of(0) == "SubBefore") & (F.size("fields") >= 7)
+    at_ms, times = of(1).try_cast("bigint"), of(6).try_cast("int")
+    has_failed = F.when(F.size("fields") == 13, of(12)).otherwise(of(13)) != "true"
+    has_time = at_ms.between(0, _TIMESTAMP_MS_MAX)
+    is_produced = (of(0) == "Pub") & (F.size("fields") >= 13) & has_time
+    is_consumed = (of(0) == "SubBefore") & (F.size("fields") >= 7) & has_time & times.isNotNull()
     columns = {
-        "isProduced": of(0) == "Pub",
+        "isProduced": F.when(is_produced, True).when(is_consumed, False),
         "consumerGroup": F.when(is_consumed, of(3)),
         "clientId": F.when(is_consumed, F.col("bornHost")),
-        "consumedTimestamp": F.timestamp_millis(of(1).cast("bigint")),
+        "consumedTimestamp": F.when(has_time, F.timestamp_millis(at_ms)),
         "topic": F.when(is_produced, of(4)),
         "msgId": of(5),
-        "reconsumeTimes": F.when(is_consumed, of(6)).cast("int"),
+        "reconsumeTimes": F.when(is_consumed, times),
     }
-    return entries.where(is_produced | is_consumed).select(
+    is_of_job = of(0).isin("Pub", "SubBefore") & ~F.coalesce(is_produced & has_failed, F.lit(False))
+    return entries.where(is_of_job).select(
         [
             columns.get(name, F.lit(None)).cast(kind).alias(name)
             for name, kind in ENTRY_COLUMNS.items()

@@ -9,7 +9,7 @@ apart.
 ```
 out/deliveries, duplicates, events, missing, each with batchId=N/     as the batch job's tables
 out/state/batchId=N/       the deliveries that later judgements need
-out/state/_N.json          the watermark after micro-batch N, and the number of late deliveries
+out/state/_N.json          the watermark after micro-batch N, and what was left out so far
 out/checkpoint/            the source's position
 ```
 
@@ -30,7 +30,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparrowmq.pipeline.duplicates import judging
-from sparrowmq.pipeline.duplicates.records import ENTRY_COLUMNS, split_entries
+from sparrowmq.pipeline.duplicates.records import (
+    ENTRY_COLUMNS,
+    RECORD_COLUMNS,
+    check_complete,
+    split_entries,
+)
 from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
 from sparrowmq.pipeline.running_query import never, run_query
@@ -50,12 +55,14 @@ class Progress(NamedTuple):
         watermark: the time up to which deliveries are judged.
         late: the deliveries that arrived behind the watermark, since the query's first start.
         entries: the number of entries in the micro-batch.
+        unreadable: the entries of the trace that cannot be read, since the query's first start.
     """
 
     batch_id: int
     watermark: datetime
     late: int
     entries: int
+    unreadable: int
 
 
 def watch_duplicates(
@@ -122,8 +129,12 @@ class _Judge:
         before = self._progress(batch.sparkSession, batch_id - 1)
         batch = batch.persist()
         is_late = F.col("consumedTimestamp") <= before.watermark
+        check_complete(batch.where("not isProduced"), RECORD_COLUMNS, what="the stream")
         (row,) = batch.select(
-            F.max(F.unix_micros("consumedTimestamp")), F.count_if(is_late), F.count("*")
+            F.max(F.unix_micros("consumedTimestamp")),
+            F.count_if(is_late),
+            F.count("*"),
+            F.count_if(F.col("isProduced").isNull()),
         ).collect()
         newest = (
             before.watermark if row[0] is None else _BEFORE_ALL + timedelta(microseconds=row[0])
@@ -138,7 +149,9 @@ class _Judge:
         finally:
             window.unpersist()
             batch.unpersist()
-        progress = Progress(batch_id, watermark, before.late + row[1], row[2])
+        progress = Progress(
+            batch_id, watermark, before.late + row[1], row[2], before.unreadable + row[3]
+        )
         self._write_progress(batch.sparkSession, progress)
         if self._on_batch is not None:
             self._on_batch(progress)
@@ -189,14 +202,19 @@ class _Judge:
         path = f"{self._root}/state/_{batch_id}.json"
         text = Files(session, self._root).read_text(path) if batch_id >= 0 else None
         if text is None:
-            return Progress(batch_id, _BEFORE_ALL, 0, 0)
+            return Progress(batch_id, _BEFORE_ALL, 0, 0, 0)
         known = json.loads(text)
-        return Progress(batch_id, datetime.fromisoformat(known["watermark"]), known["late"], 0)
+        watermark = datetime.fromisoformat(known["watermark"])
+        return Progress(batch_id, watermark, known["late"], 0, known.get("unreadable", 0))
 
     def _write_progress(self, session: SparkSession, progress: Progress) -> None:
         """Write the progress, and delete files that no replay can need."""
         files = Files(session, self._root)
-        known = {"watermark": progress.watermark.isoformat(), "late": progress.late}
+        known = {
+            "watermark": progress.watermark.isoformat(),
+            "late": progress.late,
+            "unreadable": progress.unreadable,
+        }
         files.write_text(f"{self._root}/state/_{progress.batch_id}.json", json.dumps(known))
         old = progress.batch_id - 2
         files.remove(f"{self._root}/state/batchId={old}")

@@ -54,7 +54,7 @@ from sparrowmq.pipeline.ingest.counts import (
     count_batch,
 )
 from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
-from sparrowmq.pipeline.running_query import never, run_query
+from sparrowmq.pipeline.running_query import check_seconds, never, run_query
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.checkpoint_offsets import encode_offsets
 from sparrowmq.spark.connection_options import CONNECTION_OPTIONS
@@ -132,6 +132,7 @@ class IngestSettings:
             )
         # Spark would refuse a wrong option only after its start.
         self.parse_options()
+        check_seconds("follow_interval_s", self.follow_interval_s)
         if self.dlq_group is not None:
             check_group(self.dlq_group)
         if self.schema is None:
