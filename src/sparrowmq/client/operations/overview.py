@@ -111,7 +111,8 @@ class GroupOverview:
         retried: the number of failed messages that came to the retry topic so far.
         members: the client ids that a broker lists, duplicates included; None if no broker was
             asked.
-        dead_letters: the number of dead letters that brokers keep; None if no broker was asked.
+        dead_letters: the number of dead letters that brokers keep; None if no broker was asked, or
+            none that keeps some answers.
         last_dead_letter_age_ms: how long ago the last of them came; None without one.
         oldest_waiting: the message that waits longest of those that are not consumed, failed ones
             included; None without one that has waited for a while, or if no broker was asked.
@@ -419,13 +420,13 @@ def _ask_about(
     answering = [view.broker.address for view in views if not view.broker.failure]
     members = yield from _members(directory, answering, group.group)
     topic, found = dlq_topic(group.group), list[DeadLetterCount]()
-    for view in views:
-        if topic in view.topics:
-            with suppress(SparrowError):
-                letters = yield from count_dead_letters(
-                    view.broker.address, group.group, timeout_ms=directory.timeout_ms
-                )
-                found.append(letters)
+    keeping = [view.broker.address for view in views if topic in view.topics]
+    for address in keeping:
+        with suppress(SparrowError):
+            letters = yield from count_dead_letters(
+                address, group.group, timeout_ms=directory.timeout_ms
+            )
+            found.append(letters)
     count, last_ms = add_dead_letters(found)
     now_ms = yield from timestamp()
     last = {
@@ -443,7 +444,7 @@ def _ask_about(
     return replace(
         group,
         members=members,
-        dead_letters=count,
+        dead_letters=count if found or not keeping else None,
         last_dead_letter_age_ms=now_ms - last_ms if count else None,
         oldest_waiting=max(waiting, default=None),
     )
