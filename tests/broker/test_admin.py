@@ -285,6 +285,29 @@ def test_topic_that_a_live_group_has_left_is_told_to_our_tools_alone(rig: Any) -
     assert topics_told(sparrowmqAudit="true") == {"left", "T"}
 
 
+def test_topic_that_a_live_group_has_left_is_told_for_all_groups_to_our_tools_alone(
+    rig: Any,
+) -> None:
+    for name in ("left", "T"):
+        rig.create_topic(name)
+        rig.broker.state.offsets.commit("GID_c", name, 0, offset=0)
+    rig.send(rig.connect(), topic="left")
+
+    def told(**fields: str) -> tuple[set[str], int]:
+        reply = ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false", **fields)
+        body = decode_body(ConsumeStatsList, reply.body)
+        stats = [each for groups in body.consume_stats_list for each in groups.get("GID_c", ())]
+        return {queue.topic for each in stats for queue in each.offset_table}, body.total_diff
+
+    rig.broker.state.put_group(SubscriptionGroupConfig(group_name="GID_c"), timestamp_ms=0)
+    offline = told()
+    heartbeat(rig, rig.connect())
+
+    assert offline == ({"left", "T"}, 1)
+    assert told() == ({"T"}, 0)
+    assert told(sparrowmqLeft="true") == ({"left", "T"}, 1)
+
+
 def test_every_groups_progress_is_told_at_once(rig: Any) -> None:
     for _ in range(3):
         rig.send(rig.connect())
@@ -317,7 +340,13 @@ def test_stats_of_many_queues_let_others_be_served_in_between(rig: Any, code: in
     rig.create_topic("Wide", 2_000)
     heartbeat(rig, rig.connect())
     rig.broker.state.offsets.commit("GID_c", "Wide", 0, offset=0)
-    fields = {"topic": "Wide", "consumerGroup": "GID_c", "isOrder": "false", "topicList": "Wide"}
+    fields = {
+        "topic": "Wide",
+        "consumerGroup": "GID_c",
+        "isOrder": "false",
+        "topicList": "Wide",
+        "sparrowmqLeft": "true",
+    }
     command = RemotingCommand(code=code, ext_fields=fields)
 
     (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)

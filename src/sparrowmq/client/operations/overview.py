@@ -401,7 +401,8 @@ def _look_at(directory: Directory, at: BrokerAt) -> Operation[_View]:
         topics = decode_answer(
             TopicConfigTable, reply, at.address, bytes_max=FRAME_BYTES_MAX
         ).topic_config_table
-        code, header = RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader()
+        code = RequestCode.GET_BROKER_CONSUME_STATS
+        header = GetConsumeStatsInBrokerHeader(sparrowmq_left=True)
         stats_timeout_ms = max(timeout_ms, STATS_TIMEOUT_MS)
         reply = yield from ask(at.address, code, header, timeout_ms=stats_timeout_ms)
         progress, popped = read_progress(reply, at.address)
