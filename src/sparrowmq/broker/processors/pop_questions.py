@@ -16,6 +16,7 @@ from sparrowmq.broker.processors.pop import (
     find_queues,
 )
 from sparrowmq.broker.processors.pull import (
+    check_consuming,
     check_way,
     find_consuming_group,
     find_readable_topic,
@@ -41,6 +42,7 @@ def peek(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the next messages of a group that were never popped."""
     header = decode_header(PeekMessageRequestHeader, request.command.ext_fields)
     topic = find_queues(state, request, header.topic, header.queue_id)
+    find_consuming_group(state, request, header.consumer_group)
     left, size, rest, found = min(header.max_msg_nums, POP_COUNT_MAX), 0, 0, list[bytes]()
     for queue_id in _queue_ids(topic, header.queue_id):
         offset = _next_offset(state, header.consumer_group, header.topic, queue_id)
@@ -80,7 +82,7 @@ def notify(state: BrokerState, request: Request) -> Sequence[Output]:
         0,
         MessageFilter(),
         request.now_ms + min(header.poll_time_ms, SUSPEND_MS_MAX),
-        partial(_answer_held, state, header, topic),
+        partial(_answer_held, state, header),
     )
     state.pops.note_pop(header.consumer_group, header.topic, now_ms=request.now_ms)
     state.pops.note_waiting(request.connection, held.place)
@@ -88,9 +90,11 @@ def notify(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _answer_held(
-    state: BrokerState, header: NotificationRequestHeader, topic: TopicConfig, held: HeldPull
+    state: BrokerState, header: NotificationRequestHeader, held: HeldPull
 ) -> Sequence[Output]:
-    has_message = _has_message(state, header, topic)
+    # Group and topic may be deleted or closed by now.
+    check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
+    has_message = _has_message(state, header, find_readable_topic(state, header.topic))
     if not has_message and not state.holds.is_overdue(held):
         return hold(state, held)
     fields = _noticed(has_message=has_message)
