@@ -149,6 +149,13 @@ def _answer(
     The pull then waits on from the offset after these messages, so that each message is examined
     once for each waiting pull.
     """
+    try:
+        # Group and topic may be deleted or closed by now. A pull that waited makes no group again.
+        check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
+        find_readable_topic(state, header.topic)
+    except Refusal as refusal:
+        refusal.ext_fields = {}
+        raise
     result = _read(state, header, held.wanted)
     if (
         held.wanted.condition is None
