@@ -7,8 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from sparrowmq.broker.journal_records import GroupTableChange, decode_changes, encode_changes
 from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
 from sparrowmq.errors import InvokeTimeout
 from sparrowmq.model import MessageQueue
@@ -17,6 +18,7 @@ from sparrowmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,
+    DataVersion,
     GroupList,
     ProducerConnection,
     ProducerInfo,
@@ -213,6 +215,53 @@ def test_group_settings_are_kept_listed_and_deleted(rig: Any, field: str) -> Non
     assert "TOOLS_CONSUMER" in table
     assert rig.broker.state.groups.find("GID_new") is None
     assert rig.broker.state.offsets.find("GID_new", "T", 0) is None
+
+
+# What SubscriptionGroupConfig of 5.x has beside the fields of 4.9.7.
+SETTINGS_OF_5 = {
+    "consumeMessageOrderly": True,
+    "groupRetryPolicy": {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 1_000, "max": 60_000, "multiplier": 3},
+        "customizedRetryPolicy": {"next": [1, 2, 3]},
+    },
+    "groupSysFlag": 1,
+    "consumeTimeoutMinute": 30,
+    "subscriptionDataSet": [
+        {"topic": "T", "expressionType": "TAG", "expression": "a", "version": 7}
+    ],
+}
+
+
+def test_settings_of_a_group_that_only_rocketmq_5_has_are_kept(rig: Any) -> None:
+    body = json.dumps({"groupName": "GID_5", **SETTINGS_OF_5, "attributes": {"+a": "1"}})
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    created = rig.call(rig.connect(), code, None, body.encode())
+    # The file has the form of this answer; the journal has its own.
+    listed = ask(rig, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body
+    config = decode_body(SubscriptionGroupTable, listed).subscription_group_table["GID_5"]
+    change = GroupTableChange("GID_5", config, DataVersion())
+
+    assert created.code == 0
+    found = json.loads(listed)["subscriptionGroupTable"]["GID_5"]
+    wanted = {**SETTINGS_OF_5, "attributes": {"a": "1"}}
+    assert {name: found.get(name) for name in wanted} == wanted
+    assert decode_changes(encode_changes([change])) == [change]
+
+
+def test_attributes_of_a_group_are_changed_by_name(rig: Any) -> None:
+    def change(attributes: dict[str, str]) -> tuple[int, dict[str, str] | UnsetType]:
+        body = json.dumps({"groupName": "GID_5", "attributes": attributes}).encode()
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        reply = rig.call(rig.connect(), code, None, body)
+        return reply.code, rig.broker.state.groups.find("GID_5").attributes
+
+    assert change({"+a": "1", "+b": "2"}) == (0, {"a": "1", "b": "2"})
+    assert change({}) == (0, {"a": "1", "b": "2"})
+    assert change({"a": "3"}) == (ResponseCode.SYSTEM_ERROR, {"a": "1", "b": "2"})
+    assert change({"-a": "", "+b": "4"}) == (0, {"b": "4"})
+    assert change({"-b": ""}) == (0, UNSET)
+    assert change({"+c": "x" * 8_192}) == (ResponseCode.SYSTEM_ERROR, UNSET)
 
 
 @pytest.mark.parametrize("body", [None, b"{}", b'{"groupName":"bad group"}', b'{"groupName":""}'])

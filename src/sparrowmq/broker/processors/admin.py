@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
-from sparrowmq.broker.subscription_groups import find_group_fault
+from sparrowmq.broker.subscription_groups import GROUP_SETTINGS_BYTES_MAX, find_group_fault
 from sparrowmq.broker.topic_configs import (
     FILTER_TYPES,
     QUEUE_COUNT_MAX,
@@ -213,12 +213,35 @@ def _put_groups(
         fault = find_group_fault(group.group_name)
         if fault is not None:
             raise state.refusal(BrokerRefusal.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
+    changed = [_with_attributes(state.groups.find(group.group_name), group) for group in groups]
+    for group in changed:
+        size = len(encode_body(group))
+        if size > GROUP_SETTINGS_BYTES_MAX:
+            text = f"a group's settings have at most {GROUP_SETTINGS_BYTES_MAX} bytes, not {size}"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
     facts: list[Output] = []
-    for group in groups:
+    for group in changed:
         before = state.groups.find(group.group_name)
         state.put_group(group, timestamp_ms=request.timestamp_ms)
         facts += _note_settings(state, request, before, group, group=group.group_name)
     return [*_answer_when_safe(state, request, registers=False), *facts]
+
+
+def _with_attributes(
+    before: SubscriptionGroupConfig | None, group: SubscriptionGroupConfig
+) -> SubscriptionGroupConfig:
+    """Return a group's new settings with its attributes after the changes in them."""
+    found = dict(before.attributes) if before is not None and before.attributes else {}
+    for signed, value in (group.attributes or {}).items():
+        sign, name = signed[:1], signed[1:]
+        if sign == "-":
+            found.pop(name, None)
+        elif sign == "+" and name:
+            found[name] = value
+        else:
+            text = f"wrong format key: {signed!r}; give +name with a value, or -name"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
+    return structs.replace(group, attributes=found or UNSET)
 
 
 def _note_settings(
