@@ -253,6 +253,7 @@ def test_pull_is_never_held_longer_than_half_a_minute(rig: Any) -> None:
         ("open group", ResponseCode.NO_PERMISSION),
         ("open topic", ResponseCode.NO_PERMISSION),
         ("topic", ResponseCode.TOPIC_NOT_EXIST),
+        ("queue", ResponseCode.SYSTEM_ERROR),
     ],
 )
 def test_held_pull_gets_no_message_that_its_group_may_not_have_any_more(
@@ -267,6 +268,9 @@ def test_held_pull_gets_no_message_that_its_group_may_not_have_any_more(
         rig.broker.state.put_group(group, timestamp_ms=0)
     elif gone == "open topic":
         rig.broker.state.put_topic(TopicConfig(topic_name="T", perm=PERM_WRITE), timestamp_ms=0)
+    elif gone == "queue":
+        topic = TopicConfig(topic_name="T", read_queue_nums=0, write_queue_nums=1)
+        rig.broker.state.put_topic(topic, timestamp_ms=0)
     else:
         rig.call(other, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     if gone != "topic":

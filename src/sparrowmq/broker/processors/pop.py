@@ -195,10 +195,13 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
 def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
     """Answer a pop that waited, unless there is nothing for it yet."""
     _refuse_while_failing(state)
-    # Group and topic may be deleted or closed by now. A pop that waited makes no group again.
-    group = checked.header.consumer_group
-    check_consuming(group, state.groups.find(group))
-    checked = checked._replace(topic=find_readable_topic(state, checked.header.topic))
+    # Group and topic may be deleted or closed by now, or the topic has fewer queues. A pop that
+    # waited makes no group again.
+    header = checked.header
+    check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
+    checked = checked._replace(
+        topic=find_queues(state, held.connection, header.topic, header.queue_id)
+    )
     taken = _take(state, checked, now_ms=state.now_ms, timestamp_ms=state.timestamp_ms)
     if taken.queues:
         return _answer(state, held.connection, held.command, checked, taken)
@@ -268,7 +271,7 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
             f"the broker[{state.config.address}] pop message's num is {header.max_msg_nums}; "
             f"it must be from 1 to {POP_COUNT_MAX}",
         )
-    topic = find_queues(state, request, name, header.queue_id)
+    topic = find_queues(state, request.connection, name, header.queue_id)
     find_consuming_group(state, request, group)
     check_way(state, request, group, name)
     invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
@@ -276,11 +279,13 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
     return _Pop(header, topic, wanted, invisible_ms)
 
 
-def find_queues(state: BrokerState, request: Request, name: str, queue_id: int) -> TopicConfig:
+def find_queues(
+    state: BrokerState, connection: Connection, name: str, queue_id: int
+) -> TopicConfig:
     """Return the settings of a topic that has this queue, or any if it is ALL_QUEUES."""
     topic = find_readable_topic(state, name)
     if not ALL_QUEUES <= queue_id < topic.read_queue_nums:
-        raise wrong_queue(request, topic, queue_id, ResponseCode.INVALID_PARAMETER)
+        raise wrong_queue(connection, topic, queue_id, ResponseCode.INVALID_PARAMETER)
     return topic
 
 
@@ -299,21 +304,15 @@ def _refuse_while_failing(state: BrokerState) -> None:
 def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) -> _Taken:
     """Make up to the asked number of messages invisible, from one queue or in turn from all."""
     _note_moved(state)
-    header, topic = checked.header, checked.topic
-    if header.queue_id == ALL_QUEUES:
-        count = topic.read_queue_nums
-        first = state.pops.next_turn() % max(1, count)
-        queue_ids: Iterable[int] = ((first + at) % count for at in range(count))
-    else:
-        queue_ids = (header.queue_id,)
+    header = checked.header
     found: list[_Found] = []
     left, left_bytes, rest, is_cut = header.max_msg_nums, POP_BYTES_MAX, 0, False
-    for queue_id in queue_ids:
+    for queue_id in _queue_ids(state, checked):
         key = QueueKey(header.consumer_group, header.topic, queue_id)
         read = _read_queue(
             state, checked, key, count_max=left, bytes_max=left_bytes, is_first=not found
         )
-        rest += _rest(state, key, read.next_offset) - len(read.again)
+        rest += _rest(state, checked, key, read.next_offset) - len(read.again)
         is_cut |= read.is_cut
         if read.offsets:
             found.append(read)
@@ -348,6 +347,26 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
     return taken
 
 
+def _queue_ids(state: BrokerState, checked: _Pop) -> Iterable[int]:
+    """Return the queues that a pop visits, each time from another one on.
+
+    Beside those that it names these are the hidden ones with messages in flight, which are popped
+    by nobody otherwise.
+    """
+    header, count = checked.header, checked.topic.read_queue_nums
+    named = range(count) if header.queue_id == ALL_QUEUES else (header.queue_id,)
+    hidden = state.pops.hidden_ids(header.consumer_group, header.topic, count=count)
+    if not hidden and len(named) <= 1:
+        return named
+    ids = [*named, *(queue_id for queue_id in hidden if queue_id != header.queue_id)]
+    first = state.pops.next_turn() % len(ids)
+    return [*ids[first:], *ids[:first]]
+
+
+def _is_hidden(checked: _Pop, queue_id: int) -> bool:
+    return queue_id >= checked.topic.read_queue_nums
+
+
 def _pop_time(state: BrokerState, found: Sequence[_Found], timestamp_ms: int) -> int:
     """Return the time of a pop: later than that of each message's last pop, which handles name."""
     latest_ms = timestamp_ms
@@ -369,7 +388,7 @@ def _read_queue(
     bytes_max: int,
     is_first: bool,
 ) -> _Found:
-    """Return the messages to pop from a queue, ready ones first.
+    """Return the messages to pop from a queue, ready ones first; of a hidden one these alone.
 
     One message is returned even if it has more than `bytes_max`, if it is the first of the answer.
     """
@@ -394,6 +413,8 @@ def _read_queue(
             offsets.append(offset)
             again.append(record)
             size += len(record)
+    if _is_hidden(checked, key.queue_id):
+        return _Found(key, offsets, next_offset, again)
     count_max = min(count_max - len(offsets), state.pops.room(queue))
     is_any = is_first and not offsets
     if count_max <= 0 or (size >= bytes_max and not is_any):
@@ -526,9 +547,11 @@ def _commit(state: BrokerState, queue: PopQueue) -> None:
         state.offsets.commit_popped(key.group, key.topic, key.queue_id, offset=offset)
 
 
-def _rest(state: BrokerState, key: QueueKey, next_offset: int) -> int:
+def _rest(state: BrokerState, checked: _Pop, key: QueueKey, next_offset: int) -> int:
     queue = state.pops.get(key)
-    new = state.store.queues.max_offset(key.topic, key.queue_id) - next_offset
+    new = 0
+    if not _is_hidden(checked, key.queue_id):
+        new = state.store.queues.max_offset(key.topic, key.queue_id) - next_offset
     return max(0, new) + (0 if queue is None else len(queue.ready))
 
 

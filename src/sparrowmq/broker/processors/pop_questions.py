@@ -41,7 +41,7 @@ from sparrowmq.serving.requests import Request, answer
 def peek(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the next messages of a group that were never popped."""
     header = decode_header(PeekMessageRequestHeader, request.command.ext_fields)
-    topic = find_queues(state, request, header.topic, header.queue_id)
+    topic = find_queues(state, request.connection, header.topic, header.queue_id)
     find_consuming_group(state, request, header.consumer_group)
     left, size, rest, found = min(header.max_msg_nums, POP_COUNT_MAX), 0, 0, list[bytes]()
     for queue_id in _queue_ids(topic, header.queue_id):
@@ -67,7 +67,7 @@ def peek(state: BrokerState, request: Request) -> Sequence[Output]:
 def notify(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer once there is something to pop, or at the end of the wait."""
     header = decode_header(NotificationRequestHeader, request.command.ext_fields)
-    topic = find_queues(state, request, header.topic, header.queue_id)
+    topic = find_queues(state, request.connection, header.topic, header.queue_id)
     find_consuming_group(state, request, header.consumer_group)
     check_way(state, request, header.consumer_group, header.topic)
     has_message = _has_message(state, header, topic)
@@ -92,9 +92,10 @@ def notify(state: BrokerState, request: Request) -> Sequence[Output]:
 def _answer_held(
     state: BrokerState, header: NotificationRequestHeader, held: HeldPull
 ) -> Sequence[Output]:
-    # Group and topic may be deleted or closed by now.
+    # Group and topic may be deleted or closed by now, or the topic has fewer queues.
     check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
-    has_message = _has_message(state, header, find_readable_topic(state, header.topic))
+    topic = find_queues(state, held.connection, header.topic, header.queue_id)
+    has_message = _has_message(state, header, topic)
     if not has_message and not state.holds.is_overdue(held):
         return hold(state, held)
     fields = _noticed(has_message=has_message)
@@ -134,5 +135,9 @@ def _has_message(state: BrokerState, header: NotificationRequestHeader, topic: T
         end = state.store.queues.max_offset(name, queue_id)
         is_ready = queue is not None and len(queue.ready) > 0
         if is_ready or _next_offset(state, group, name, queue_id) < end:
+            return True
+    for queue_id in state.pops.hidden_ids(group, name, count=topic.read_queue_nums):
+        queue = state.pops.find(group, name, queue_id)
+        if queue is not None and queue.ready and not (header.order and queue.is_blocked):
             return True
     return False

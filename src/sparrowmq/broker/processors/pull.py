@@ -150,9 +150,12 @@ def _answer(
     once for each waiting pull.
     """
     try:
-        # Group and topic may be deleted or closed by now. A pull that waited makes no group again.
+        # Group and topic may be deleted or closed by now, or the topic has fewer queues. A pull
+        # that waited makes no group again.
         check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
-        find_readable_topic(state, header.topic)
+        topic = find_readable_topic(state, header.topic)
+        if header.queue_id >= topic.read_queue_nums:
+            raise wrong_queue(held.connection, topic, header.queue_id, ResponseCode.SYSTEM_ERROR)
     except Refusal as refusal:
         refusal.ext_fields = {}
         raise
@@ -175,7 +178,7 @@ def _check(state: BrokerState, request: Request, header: PullMessageRequestHeade
     settings = find_consuming_group(state, request, group_name)
     topic = find_readable_topic(state, header.topic)
     if not 0 <= header.queue_id < topic.read_queue_nums:
-        raise wrong_queue(request, topic, header.queue_id, ResponseCode.SYSTEM_ERROR)
+        raise wrong_queue(request.connection, topic, header.queue_id, ResponseCode.SYSTEM_ERROR)
     if not state.pops.may_pull(group_name, header.topic, now_ms=request.now_ms):
         raise Refusal(
             ResponseCode.NO_PERMISSION,
@@ -241,13 +244,15 @@ def check_way(state: BrokerState, request: Request, group: str, topic: str) -> N
         )
 
 
-def wrong_queue(request: Request, topic: TopicConfig, queue_id: int, code: ResponseCode) -> Refusal:
+def wrong_queue(
+    connection: Connection, topic: TopicConfig, queue_id: int, code: ResponseCode
+) -> Refusal:
     """Return the refusal of a queue that a topic does not have, with a pull's or a pop's code."""
     return Refusal(
         code,
         f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
         f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-        f"consumer:[/{request.connection.address}]",
+        f"consumer:[/{connection.address}]",
     )
 
 
