@@ -234,7 +234,7 @@ def test_groups_that_consume_a_topic_by_messages_are_bounded(
     ],
 )
 def test_question_needs_a_group_that_may_consume(
-    rig: Any, code: RequestCode, fields: dict[str, int]
+    rig: Any, code: RequestCode, fields: dict[str, Any]
 ) -> None:
     fill(rig, 1)
     rig.broker.state.groups.auto_create = False

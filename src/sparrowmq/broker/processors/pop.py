@@ -41,13 +41,13 @@ from sparrowmq.broker.pop_changes import (
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
 from sparrowmq.broker.processors.offsets import begins_in_memory
 from sparrowmq.broker.processors.pull import (
+    ALL_QUEUES,
     check_consuming,
     check_way,
     find_consuming_group,
-    find_readable_topic,
+    find_queues,
     given_filter,
     hold,
-    wrong_queue,
 )
 from sparrowmq.broker.processors.send_back import put_dead_letter
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
@@ -100,7 +100,6 @@ CHANGES_PER_RECORD = 1_024
 _LOG_RECORDS_PER_READ, _LOG_BYTES_PER_READ = 1_024, 1 << 22
 ACKS_PER_BATCH_MAX = 1_024
 ACKED_PER_BATCH_MAX = ACKS_PER_BATCH_MAX * POP_COUNT_MAX
-ALL_QUEUES = -1
 
 
 class _Taken(NamedTuple):
@@ -279,16 +278,6 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
     return _Pop(header, topic, wanted, invisible_ms)
 
 
-def find_queues(
-    state: BrokerState, connection: Connection, name: str, queue_id: int
-) -> TopicConfig:
-    """Return the settings of a topic that has this queue, or any if it is ALL_QUEUES."""
-    topic = find_readable_topic(state, name)
-    if not ALL_QUEUES <= queue_id < topic.read_queue_nums:
-        raise wrong_queue(connection, topic, queue_id, ResponseCode.INVALID_PARAMETER)
-    return topic
-
-
 def _refuse_while_failing(state: BrokerState) -> None:
     """Refuse changes that the log could not take: each would wait in memory."""
     if state.is_pop_log_failing:
@@ -363,10 +352,6 @@ def _queue_ids(state: BrokerState, checked: _Pop) -> Iterable[int]:
     return [*ids[first:], *ids[:first]]
 
 
-def _is_hidden(checked: _Pop, queue_id: int) -> bool:
-    return queue_id >= checked.topic.read_queue_nums
-
-
 def _pop_time(state: BrokerState, found: Sequence[_Found], timestamp_ms: int) -> int:
     """Return the time of a pop: later than that of each message's last pop, which handles name."""
     latest_ms = timestamp_ms
@@ -413,7 +398,7 @@ def _read_queue(
             offsets.append(offset)
             again.append(record)
             size += len(record)
-    if _is_hidden(checked, key.queue_id):
+    if key.queue_id >= checked.topic.read_queue_nums:
         return _Found(key, offsets, next_offset, again)
     count_max = min(count_max - len(offsets), state.pops.room(queue))
     is_any = is_first and not offsets
@@ -550,7 +535,7 @@ def _commit(state: BrokerState, queue: PopQueue) -> None:
 def _rest(state: BrokerState, checked: _Pop, key: QueueKey, next_offset: int) -> int:
     queue = state.pops.get(key)
     new = 0
-    if not _is_hidden(checked, key.queue_id):
+    if key.queue_id < checked.topic.read_queue_nums:
         new = state.store.queues.max_offset(key.topic, key.queue_id) - next_offset
     return max(0, new) + (0 if queue is None else len(queue.ready))
 

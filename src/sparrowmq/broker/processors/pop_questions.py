@@ -10,15 +10,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from sparrowmq.broker.message_filter import MessageFilter
-from sparrowmq.broker.processors.pop import (
-    ALL_QUEUES,
-    POP_BYTES_MAX,
-    find_queues,
-)
+from sparrowmq.broker.processors.pop import POP_BYTES_MAX
 from sparrowmq.broker.processors.pull import (
+    ALL_QUEUES,
     check_consuming,
     check_way,
     find_consuming_group,
+    find_queues,
     find_readable_topic,
     hold,
 )

@@ -54,6 +54,8 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+# The queue id of a pop from all queues.
+ALL_QUEUES = -1
 # A look-up in an enumeration costs as much as a small object.
 _FOUND = GetStatus.FOUND
 _BROADCASTING = MessageModel.BROADCASTING
@@ -226,6 +228,16 @@ def find_readable_topic(state: BrokerState, name: str) -> TopicConfig:
         )
     if not topic.perm & PERM_READ:
         raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden")
+    return topic
+
+
+def find_queues(
+    state: BrokerState, connection: Connection, name: str, queue_id: int
+) -> TopicConfig:
+    """Return the settings of a topic that has this queue, or any if it is ALL_QUEUES."""
+    topic = find_readable_topic(state, name)
+    if not ALL_QUEUES <= queue_id < topic.read_queue_nums:
+        raise wrong_queue(connection, topic, queue_id, ResponseCode.INVALID_PARAMETER)
     return topic
 
 
