@@ -7,8 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from sparrowmq.broker.journal_records import GroupTableChange, decode_changes, encode_changes
 from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
 from sparrowmq.errors import InvokeTimeout
 from sparrowmq.model import MessageQueue
@@ -17,6 +18,7 @@ from sparrowmq.protocol.bodies import (
     ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,
+    DataVersion,
     GroupList,
     ProducerConnection,
     ProducerInfo,
@@ -215,6 +217,53 @@ def test_group_settings_are_kept_listed_and_deleted(rig: Any, field: str) -> Non
     assert rig.broker.state.offsets.find("GID_new", "T", 0) is None
 
 
+# What SubscriptionGroupConfig of 5.x has beside the fields of 4.9.7.
+SETTINGS_OF_5 = {
+    "consumeMessageOrderly": True,
+    "groupRetryPolicy": {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 1_000, "max": 60_000, "multiplier": 3},
+        "customizedRetryPolicy": {"next": [1, 2, 3]},
+    },
+    "groupSysFlag": 1,
+    "consumeTimeoutMinute": 30,
+    "subscriptionDataSet": [
+        {"topic": "T", "expressionType": "TAG", "expression": "a", "version": 7}
+    ],
+}
+
+
+def test_settings_of_a_group_that_only_rocketmq_5_has_are_kept(rig: Any) -> None:
+    body = json.dumps({"groupName": "GID_5", **SETTINGS_OF_5, "attributes": {"+a": "1"}})
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    created = rig.call(rig.connect(), code, None, body.encode())
+    # The file has the form of this answer; the journal has its own.
+    listed = ask(rig, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body
+    config = decode_body(SubscriptionGroupTable, listed).subscription_group_table["GID_5"]
+    change = GroupTableChange("GID_5", config, DataVersion())
+
+    assert created.code == 0
+    found = json.loads(listed)["subscriptionGroupTable"]["GID_5"]
+    wanted = {**SETTINGS_OF_5, "attributes": {"a": "1"}}
+    assert {name: found.get(name) for name in wanted} == wanted
+    assert decode_changes(encode_changes([change])) == [change]
+
+
+def test_attributes_of_a_group_are_changed_by_name(rig: Any) -> None:
+    def change(attributes: dict[str, str]) -> tuple[int, dict[str, str] | UnsetType]:
+        body = json.dumps({"groupName": "GID_5", "attributes": attributes}).encode()
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        reply = rig.call(rig.connect(), code, None, body)
+        return reply.code, rig.broker.state.groups.find("GID_5").attributes
+
+    assert change({"+a": "1", "+b": "2"}) == (0, {"a": "1", "b": "2"})
+    assert change({}) == (0, {"a": "1", "b": "2"})
+    assert change({"a": "3"}) == (ResponseCode.SYSTEM_ERROR, {"a": "1", "b": "2"})
+    assert change({"-a": "", "+b": "4"}) == (0, {"b": "4"})
+    assert change({"-b": ""}) == (0, UNSET)
+    assert change({"+c": "x" * 8_192}) == (ResponseCode.SYSTEM_ERROR, UNSET)
+
+
 @pytest.mark.parametrize("body", [None, b"{}", b'{"groupName":"bad group"}', b'{"groupName":""}'])
 def test_refused_group_is_answered_with_an_error(rig: Any, body: bytes | None) -> None:
     reply = rig.call(rig.connect(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
@@ -285,6 +334,29 @@ def test_topic_that_a_live_group_has_left_is_told_to_our_tools_alone(rig: Any) -
     assert topics_told(sparrowmqAudit="true") == {"left", "T"}
 
 
+def test_topic_that_a_live_group_has_left_is_told_for_all_groups_to_our_tools_alone(
+    rig: Any,
+) -> None:
+    for name in ("left", "T"):
+        rig.create_topic(name)
+        rig.broker.state.offsets.commit("GID_c", name, 0, offset=0)
+    rig.send(rig.connect(), topic="left")
+
+    def told(**fields: str) -> tuple[set[str], int]:
+        reply = ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false", **fields)
+        body = decode_body(ConsumeStatsList, reply.body)
+        stats = [each for groups in body.consume_stats_list for each in groups.get("GID_c", ())]
+        return {queue.topic for each in stats for queue in each.offset_table}, body.total_diff
+
+    rig.broker.state.put_group(SubscriptionGroupConfig(group_name="GID_c"), timestamp_ms=0)
+    offline = told()
+    heartbeat(rig, rig.connect())
+
+    assert offline == ({"left", "T"}, 1)
+    assert told() == ({"T"}, 0)
+    assert told(sparrowmqLeft="true") == ({"left", "T"}, 1)
+
+
 def test_every_groups_progress_is_told_at_once(rig: Any) -> None:
     for _ in range(3):
         rig.send(rig.connect())
@@ -317,7 +389,13 @@ def test_stats_of_many_queues_let_others_be_served_in_between(rig: Any, code: in
     rig.create_topic("Wide", 2_000)
     heartbeat(rig, rig.connect())
     rig.broker.state.offsets.commit("GID_c", "Wide", 0, offset=0)
-    fields = {"topic": "Wide", "consumerGroup": "GID_c", "isOrder": "false", "topicList": "Wide"}
+    fields = {
+        "topic": "Wide",
+        "consumerGroup": "GID_c",
+        "isOrder": "false",
+        "topicList": "Wide",
+        "sparrowmqLeft": "true",
+    }
     command = RemotingCommand(code=code, ext_fields=fields)
 
     (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)

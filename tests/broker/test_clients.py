@@ -591,9 +591,15 @@ def test_offset_is_lowered_by_who_may(rig: Any) -> None:
     assert [(move.before, move.after) for move in moves] == [(8, 7)]
 
 
-def test_locks_of_a_closed_connection_last_for_the_clients_own_lease(rig: Any) -> None:
+@pytest.mark.parametrize("unregisters", [False, True])
+def test_locks_of_a_member_that_has_left_last_for_the_clients_own_lease(
+    rig: Any, *, unregisters: bool
+) -> None:
     first, second = join(rig, "a"), join(rig, "b")
     lock(rig, first, "a", 0)
+    if unregisters:
+        fields = {"clientID": "a", "consumerGroup": "GID_c"}
+        rig.call(first, RequestCode.UNREGISTER_CLIENT, fields)
     rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=0)
 
     rig.now_ms += QUEUE_LEASE_CLIENT_MS

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.broker.conftest import send_fields
 
+from sparrowmq.broker import consumer_offsets
 from sparrowmq.broker.config_files import read_tables
 from sparrowmq.broker.consumer_offsets import ConsumerOffsets
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX, BrokerRefusal
@@ -324,3 +325,30 @@ def test_table_of_no_offsets_is_empty(rig: Any) -> None:
     reply = rig.call(rig.connect(), RequestCode.GET_ALL_CONSUMER_OFFSET)
 
     assert decode_body(ConsumerOffsetTable, reply.body).offset_table == {}
+
+
+def test_groups_that_pull_and_never_commit_take_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_offsets, "_BEGUN_MAX", 2)
+    offsets = ConsumerOffsets()
+    for number in range(4):
+        offsets.note_begin(f"G{number}", "T", 0, offset=40)
+        offsets.note_begin(f"G{number}", "T", 0, offset=44)
+    for number in range(4):
+        offsets.commit(f"G{number}", "T", 0, offset=50)
+
+    # The oldest are forgotten: these groups' first commits are where they begin.
+    assert offsets.totals() == {"T@G0": 0, "T@G1": 0, "T@G2": 10, "T@G3": 10}
+
+
+def test_removed_group_or_topic_begins_anew() -> None:
+    offsets = ConsumerOffsets()
+    for group, topic in (("G", "T"), ("G", "U"), ("H", "U"), ("H", "V")):
+        offsets.note_begin(group, topic, 0, offset=40)
+    offsets.remove_group("G")
+    offsets.remove_topic("U")
+    for group, topic in (("G", "T"), ("G", "U"), ("H", "U"), ("H", "V")):
+        offsets.commit(group, topic, 0, offset=50)
+
+    assert offsets.totals() == {"T@G": 0, "U@G": 0, "U@H": 0, "V@H": 10}

@@ -285,6 +285,43 @@ def test_message_of_a_queue_that_the_topic_hides_is_finished(rig: Any) -> None:
     assert ack(rig, b) == 0
 
 
+@pytest.mark.parametrize("queue_id", [-1, 0])
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_message_in_flight_in_a_queue_that_the_topic_hides_comes_again(
+    rig: Any, queue_id: int, order: str
+) -> None:
+    fill(rig, "a", "b", "unpopped", queue_id=3)
+    pop(rig, queueId=3, maxMsgNums=2, invisibleTime=500, order=order)
+    rig.create_topic("T", 2)
+    fill(rig, *map(str, range(20)))
+    rig.advance(600)
+
+    # The pops are full each time, and the hidden queue has its turn.
+    found = [
+        (record.body, handle)
+        for _ in range(20)
+        for record, handle in pop(
+            rig, queueId=queue_id, maxMsgNums=2, invisibleTime=60_000, order=order
+        )
+        if parse_handle(handle).queue_id == 3
+    ]
+
+    assert [body for body, _ in found] == [b"a", b"b"]
+    assert [ack(rig, handle) for _, handle in found] == [0, 0]
+    assert rig.broker.state.pops.hidden_ids("G", "T", count=2) == []
+    rig.create_topic("T", 4)
+    assert bodies(pop(rig, queueId=3)) == [b"unpopped"]
+
+
+def test_pop_that_waits_at_a_queue_that_the_topic_hides_is_refused(rig: Any) -> None:
+    waiting = held(rig, queueId=3)
+    rig.create_topic("T", 2)
+    rig.advance(10_000)
+
+    assert [reply.code for reply in waiting()] == [ResponseCode.INVALID_PARAMETER]
+    assert rig.broker.state.offsets.queues("G", "T").keys() == {3}
+
+
 def test_message_of_too_many_attempts_becomes_a_dead_letter(rig: Any) -> None:
     fill(rig, "a")
     rig.call(

@@ -11,6 +11,7 @@ import pytest
 from sparrowmq.broker import pop_queues
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.processors import pop_questions
+from sparrowmq.protocol.bodies import SubscriptionGroupConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_record
@@ -225,12 +226,56 @@ def test_groups_that_consume_a_topic_by_messages_are_bounded(
     assert codes == [0, 0, busy, busy, empty, empty]
 
 
-def test_notification_needs_a_group_that_may_consume(rig: Any) -> None:
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.NOTIFICATION, {"pollTime": 30_000, "bornTime": 0}),
+        (RequestCode.PEEK_MESSAGE, {"maxMsgNums": 1}),
+    ],
+)
+def test_question_needs_a_group_that_may_consume(
+    rig: Any, code: RequestCode, fields: dict[str, Any]
+) -> None:
+    fill(rig, 1)
     rig.broker.state.groups.auto_create = False
+    unknown = call(rig, code, **fields)
+    close(rig, "G")
 
-    reply = call(rig, RequestCode.NOTIFICATION, pollTime=30_000, bornTime=0)
+    closed = call(rig, code, **fields)
 
-    assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert (closed.code, closed.body) == (ResponseCode.NO_PERMISSION, None)
+
+
+def close(rig: Any, group: str) -> None:
+    settings = SubscriptionGroupConfig(group_name=group, consume_enable=False)
+    rig.broker.state.put_group(settings, timestamp_ms=0)
+
+
+@pytest.mark.parametrize("gone", ["group", "topic", "open group"])
+def test_waiting_notification_hears_that_nothing_may_be_popped_any_more(
+    rig: Any, gone: str
+) -> None:
+    connection = rig.connect()
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "bornTime": "0"}
+    fields["pollTime"] = "5000"
+    rig.handle(connection, RemotingCommand(code=RequestCode.NOTIFICATION, ext_fields=fields))
+    if gone == "topic":
+        rig.call(rig.connect(), RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    elif gone == "group":
+        rig.call(rig.connect(), RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G"})
+    else:
+        close(rig, "G")
+    rig.advance(10_000)
+
+    mine: list[Output] = [o for o in rig.outputs if getattr(o, "connection", 0) is connection]
+    assert [reply.code for reply in rig.replies(mine)] == [
+        {
+            "topic": ResponseCode.TOPIC_NOT_EXIST,
+            "group": ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            "open group": ResponseCode.NO_PERMISSION,
+        }[gone]
+    ]
 
 
 def test_polling_info_counts_waiting_pops(rig: Any) -> None:

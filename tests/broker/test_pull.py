@@ -8,6 +8,7 @@ import pytest
 from sparrowmq.broker import message_filter
 from sparrowmq.broker.message_filter import EXAMINATION_COST_MAX, EXAMINED_COUNT_MAX
 from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX
+from sparrowmq.protocol.bodies import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.framing import FrameDecoder, decode_request, encode_frame
@@ -243,6 +244,42 @@ def test_pull_is_never_held_longer_than_half_a_minute(rig: Any) -> None:
     rig.pull(rig.connect(), **{**SUSPEND, "suspendTimeoutMillis": "9000000"})
 
     assert len(rig.replies(rig.advance(SUSPEND_MS_MAX))) == 1
+
+
+@pytest.mark.parametrize(
+    ("gone", "code"),
+    [
+        ("group", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ("open group", ResponseCode.NO_PERMISSION),
+        ("open topic", ResponseCode.NO_PERMISSION),
+        ("topic", ResponseCode.TOPIC_NOT_EXIST),
+        ("queue", ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_held_pull_gets_no_message_that_its_group_may_not_have_any_more(
+    rig: Any, gone: str, code: ResponseCode
+) -> None:
+    puller, other = rig.connect(), rig.connect()
+    rig.pull(puller, **SUSPEND)
+    if gone == "group":
+        rig.call(other, RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "GID_c"})
+    elif gone == "open group":
+        group = SubscriptionGroupConfig(group_name="GID_c", consume_enable=False)
+        rig.broker.state.put_group(group, timestamp_ms=0)
+    elif gone == "open topic":
+        rig.broker.state.put_topic(TopicConfig(topic_name="T", perm=PERM_WRITE), timestamp_ms=0)
+    elif gone == "queue":
+        topic = TopicConfig(topic_name="T", read_queue_nums=0, write_queue_nums=1)
+        rig.broker.state.put_topic(topic, timestamp_ms=0)
+    else:
+        rig.call(other, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    if gone != "topic":
+        rig.send(other, body=b"a")
+    rig.advance(16_000)
+
+    (answer,) = [o.command for o in rig.outputs if getattr(o, "connection", None) is puller]
+    assert (answer.code, answer.body) == (code, None)
+    assert rig.broker.state.groups.find("GID_c") is None or gone != "group"
 
 
 def test_held_pulls_of_a_closed_connection_are_forgotten(rig: Any) -> None:

@@ -129,7 +129,7 @@ def test_messages_are_delivered_until_the_times_allowed_are_used_up(
 
     assert times == [0, 1, 2]
     assert [letter.body for letter in dead_letters()] == [b"poison"]
-    (line,) = [line for line in caplog.messages if "are now dead letters in" in line]
+    (line,) = [line for line in caplog.messages if "is now a dead letter in" in line]
     assert f"after 3 deliveries: {sent[0].msg_id} of {topic};" in line
     failures = [line for line in caplog.messages if "the listener failed" in line]
     assert (["to be delivered again"] * 2 + ["to be kept as dead letters"] if raises else []) == [
@@ -160,7 +160,7 @@ def test_message_that_nobody_keeps_is_named_in_the_log(
     )
     sent = producer.send(Message(topic, b"poison"))
     wait_until("the failure", lambda: consumer.counters.failed == 1)
-    wait_until("the line", lambda: "are given up (BROADCASTING" in caplog.text)
+    wait_until("the line", lambda: "is given up (BROADCASTING" in caplog.text)
 
     assert f"after 1 delivery: {sent.msg_id} of {topic};" in caplog.text
 

@@ -81,8 +81,10 @@ def test_dead_letter_is_logged_though_the_listener_failed_with_it_a_moment_ago(
     again, kept, dead = caplog.messages
     assert "to be delivered again" in again
     assert "to be kept as dead letters" in kept
-    assert "are now dead letters in %DLQ%GID_x" in dead
+    assert "1 message of " in dead
+    assert "is now a dead letter in %DLQ%GID_x" in dead
     assert "after 3 deliveries: ID7 of T;" in dead
+    assert dead.endswith("send the message again")
     assert {entry.levelno for entry in caplog.records} == {logging.WARNING}
 
 

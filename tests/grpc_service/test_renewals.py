@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,7 +14,12 @@ from sparrowmq.grpc_service import renewals as renewals_module
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients, tell
 from sparrowmq.grpc_service.messages import (
+    AckMessageEntry,
+    AckMessageRequest,
+    ChangeInvisibleDurationRequest,
     Code,
+    Duration,
+    ForwardMessageToDeadLetterQueueRequest,
     HeartbeatRequest,
     MessageQueue,
     NotifyClientTerminationRequest,
@@ -22,7 +28,7 @@ from sparrowmq.grpc_service.messages import (
     Status,
     TelemetryCommand,
 )
-from sparrowmq.grpc_service.receipts import Receipt, acknowledge, give_up, parse_receipt
+from sparrowmq.grpc_service.receipts import Ending, Receipt, acknowledge, give_up, parse_receipt
 from sparrowmq.grpc_service.receive_calls import ReceiveService
 from sparrowmq.grpc_service.renewals import (
     CHANGED_AT_ONCE,
@@ -36,7 +42,7 @@ from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.protocol.codes import LanguageCode, RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import encode_header
-from sparrowmq.protocol.pop_handle import PopHandle, PopMessageResponseHeader
+from sparrowmq.protocol.pop_handle import PopHandle, PopMessageResponseHeader, parse_handle
 from sparrowmq.protocol.record import Record, encode_record
 
 START_MS = 1_800_000_000_000
@@ -127,9 +133,10 @@ async def test_a_living_clients_message_is_renewed_before_each_minute_ends(
         clients.client.seen_ms = clients.now_ms
 
     assert clients.asked == [60_000] * 4
-    async with renewals.end(CALLER, receipt) as latest:
-        assert latest.handle.pop_timestamp_ms > receipt.handle.pop_timestamp_ms
-        assert latest.position == 1_234
+    async with renewals.end(CALLER, receipt) as ending:
+        assert ending.receipt.handle.pop_timestamp_ms > receipt.handle.pop_timestamp_ms
+        assert ending.receipt.position == 1_234
+        ending.is_done = True
     await pass_time(clients, renewals, 60)
     assert len(clients.asked) == 4
 
@@ -223,8 +230,8 @@ async def test_an_acknowledgement_waits_for_a_renewal_and_has_its_handle(
         await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(clients.gate.set)
 
-    async with renewals.end(CALLER, receipt) as latest:
-        assert latest.handle.pop_timestamp_ms == clients.now_ms
+    async with renewals.end(CALLER, receipt) as ending:
+        assert ending.receipt.handle.pop_timestamp_ms == clients.now_ms
     await looking
 
 
@@ -396,6 +403,113 @@ async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> Non
     assert len(clients.asked) == 2, "neither is renewed"
 
 
+class CheckingClients(AnsweringClients):
+    """Clients of a broker that knows a message by its last handle, and refuses `busy` codes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.popped_ms = START_MS
+        self.busy: list[RequestCode] = []
+        self.done: list[int] = []
+
+    async def ask_well(
+        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    ) -> RemotingCommand:
+        fields = request.ext_fields or {}
+        if request.code in self.busy:
+            raise Rejected(Code.INTERNAL_SERVER_ERROR, "the disk is full")
+        handle = fields.get("extraInfo")
+        if handle is not None and parse_handle(handle).pop_timestamp_ms != self.popped_ms:
+            raise Rejected(Code.INVALID_RECEIPT_HANDLE, "not in flight")
+        self.done.append(request.code)
+        if request.code != RequestCode.CHANGE_MESSAGE_INVISIBLETIME:
+            return RemotingCommand(code=0)
+        self.popped_ms = max(self.now_ms, self.popped_ms + 1)
+        times = {"popTime": str(self.popped_ms), "invisibleTime": fields["invisibleTime"]}
+        return RemotingCommand(code=0, ext_fields={**times, "reviveQid": "0"})
+
+
+GROUP, TOPIC = Resource(name="GID"), Resource(name="T")
+
+
+async def acknowledge_by(service: ReceiveService, handle: str) -> Code:
+    entry = AckMessageEntry(message_id="ID", receipt_handle=handle)
+    request = AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
+    (found,) = (await service.acknowledge(CALLER, request)).entries
+    return Code(found.status.code)
+
+
+async def change_by(service: ReceiveService, handle: str) -> Code:
+    request = ChangeInvisibleDurationRequest(
+        group=GROUP, topic=TOPIC, receipt_handle=handle, invisible_duration=Duration(seconds=30)
+    )
+    try:
+        return Code((await service.change_invisible(CALLER, request)).status.code)
+    except Rejected as error:
+        return error.code
+
+
+async def give_up_by(service: ReceiveService, handle: str) -> Code:
+    request = ForwardMessageToDeadLetterQueueRequest(
+        group=GROUP, topic=TOPIC, receipt_handle=handle, message_id="ID"
+    )
+    try:
+        return Code((await service.give_up(CALLER, request)).status.code)
+    except Rejected as error:
+        return error.code
+
+
+@pytest.mark.parametrize(
+    ("call", "busy"),
+    [
+        (acknowledge_by, RequestCode.ACK_MESSAGE),
+        (change_by, RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
+        (give_up_by, RequestCode.CHANGE_MESSAGE_INVISIBLETIME),
+        (give_up_by, RequestCode.CONSUMER_SEND_MSG_BACK),
+        (give_up_by, RequestCode.ACK_MESSAGE),
+    ],
+)
+async def test_call_that_is_refused_for_a_while_succeeds_when_it_is_repeated(
+    call: Callable[[ReceiveService, str], Awaitable[Code]], busy: RequestCode
+) -> None:
+    clients = CheckingClients()
+    renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
+    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
+    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    receipt = received(clients)
+    renewals.add(CALLER, receipt)
+    clients.client.streams.append(asyncio.Queue())
+    await pass_time(clients, renewals, 45)
+
+    clients.busy = [busy]
+    refused = [await call(service, receipt.text) for _ in range(2)]
+    clients.busy = []
+    await pass_time(clients, renewals, 50)
+    repeated = await call(service, receipt.text)
+    letters = clients.done.count(RequestCode.CONSUMER_SEND_MSG_BACK)
+    clients.done.clear()
+    await pass_time(clients, renewals, 120)
+
+    assert refused == [Code.INTERNAL_SERVER_ERROR] * 2
+    assert repeated == Code.OK
+    assert letters == (call is give_up_by)
+    assert clients.done == []
+
+
+async def test_message_whose_refused_acknowledgement_nobody_repeats_comes_again() -> None:
+    clients = CheckingClients()
+    renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
+    receipt = received(clients)
+    renewals.add(CALLER, receipt)
+    clients.client.streams.append(asyncio.Queue())
+    with pytest.raises(Rejected):
+        async with renewals.end(CALLER, receipt):
+            raise Rejected(Code.INTERNAL_SERVER_ERROR, "the disk is full")
+    await pass_time(clients, renewals, 300)
+
+    assert clients.done == [RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
+
+
 def test_a_receipt_handle_is_read_as_it_was_written(clients: AnsweringClients) -> None:
     receipt = received(clients)
 
@@ -427,7 +541,7 @@ async def test_message_is_not_finished_while_the_broker_makes_no_dead_letter(
     busy = BusyOnceClients()
 
     with pytest.raises(Rejected, match="busy"):
-        await give_up(busy, CALLER, received(clients), message_id="ID")
+        await give_up(busy, CALLER, Ending(received(clients)), message_id="ID")
 
     assert busy.codes == [RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
 

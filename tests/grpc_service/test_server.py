@@ -380,6 +380,29 @@ def test_a_message_with_a_control_character_is_refused_with_all_of_its_request(
     assert caller.receive(topic, "GID_control")[0].code == Code.MESSAGE_NOT_FOUND
 
 
+def test_a_text_that_no_message_has_room_for_is_a_bad_request(
+    caller: GrpcCaller, topic: str
+) -> None:
+    for name in ("message_id", "trace_context", "born_host"):
+        for length in (40_000, 140_000):
+            answer = caller.send(topic, b"x", **{name: "x" * length})
+            assert answer.status.code == Code.BAD_REQUEST, (name, length)
+
+
+def test_a_message_of_no_time_that_there_is_is_stored_without_it(
+    caller: GrpcCaller, topic: str
+) -> None:
+    begin_s = int(time.time())
+    for seconds in (2**62, -(2**62), 253_402_300_800):
+        sent = caller.send(topic, b"x", born_timestamp=Timestamp(seconds=seconds))
+        assert sent.status.code == Code.OK
+
+    _, received = caller.receive(topic, "GID_born")
+    times = [each.system_properties.born_timestamp.seconds for each in received]
+    assert len(times) > 0
+    assert all(each >= begin_s for each in times)
+
+
 def test_an_empty_text_of_a_message_is_none(caller: GrpcCaller, topic: str) -> None:
     empty = {"tag": "", "keys": ["", "k", ""], "message_group": "", "lite_topic": ""}
     assert caller.send(topic, b"empty", **empty).status.code == Code.OK

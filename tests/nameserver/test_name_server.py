@@ -358,14 +358,23 @@ def test_number_of_texts_is_bounded(rig: Any) -> None:
     assert rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "m"}).code == 22
 
 
-def test_number_of_namespaces_is_bounded_though_they_are_empty(rig: Any) -> None:
+def test_number_of_namespaces_is_bounded_and_empty_ones_make_room(rig: Any) -> None:
+    kv_config, item = rig.server.kv_config, {"namespace": "m", "key": "k", "value": "v"}
     for number in range(1_000):
-        rig.server.kv_config.put(f"n{number}", "k", "v")
-        rig.server.kv_config.delete(f"n{number}", "k")
+        kv_config.put(f"n{number}", "k", "v")
+    full = rig.call(RequestCode.PUT_KV_CONFIG, item).code
+    for number in range(2):
+        kv_config.delete(f"n{number}", "k")
+    empty = rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n0"})
 
-    item = {"namespace": "m", "key": "k", "value": "v"}
-    assert rig.call(RequestCode.PUT_KV_CONFIG, item).code == 1
-    assert rig.call(RequestCode.PUT_KV_CONFIG, {**item, "namespace": "n1"}).code == 0
+    codes = [
+        rig.call(RequestCode.PUT_KV_CONFIG, {**item, "namespace": name}).code
+        for name in ("m", "o", "p", "n9")
+    ]
+
+    assert (full, empty.code, empty.body) == (1, 0, b'{"table":{}}')
+    assert codes == [0, 0, 1, 0]
+    assert kv_config.table("n0") is None
 
 
 @pytest.mark.parametrize("code", [9999, RequestCode.SEND_MESSAGE])

@@ -6,11 +6,15 @@ Source: ConsumerOffsetManager.java; `config/consumerOffset.json` has the same fo
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 
 from sparrowmq.protocol.bodies import ConsumerOffsetTable
 
 _SEPARATOR = "@"
+# The queues of which it is known where a group began that has committed nothing there yet. Groups
+# that never commit (BROADCASTING) would have ever more of them.
+_BEGUN_MAX = 65_536
 
 
 class ConsumerOffsets:
@@ -19,9 +23,9 @@ class ConsumerOffsets:
     def __init__(self) -> None:
         self._offsets: dict[str, dict[int, int]] = {}
         # What does not count as consumed, since a group may begin at a queue's end: the sums of the
-        # offsets at which groups began; and these offsets of queues without a commit, by queue id.
+        # offsets at which groups began; and these offsets of queues without a commit, oldest first.
         self._begun_sums: dict[str, int] = {}
-        self._begun: dict[str, dict[int, int]] = {}
+        self._begun: OrderedDict[tuple[str, int], int] = OrderedDict()
         self.is_changed = False
         # The keys of groups that pop, and the offsets that were set in other ways than by pops.
         self._popped: set[str] = set()
@@ -87,7 +91,7 @@ class ConsumerOffsets:
     def _put(self, key: str, queue_id: int, offset: int) -> None:
         queues = self._offsets.setdefault(key, {})
         if queue_id not in queues:
-            begun = self._begun.get(key, {}).pop(queue_id, offset)
+            begun = self._begun.pop((key, queue_id), offset)
             self._begun_sums[key] = self._begun_sums.get(key, 0) + begun
         queues[queue_id] = offset
         self.is_changed = True
@@ -96,7 +100,9 @@ class ConsumerOffsets:
         """Note where a group pulls first, unless it has committed an offset of the queue."""
         key = f"{topic}{_SEPARATOR}{group}"
         if queue_id not in self._offsets.get(key, ()):
-            self._begun.setdefault(key, {}).setdefault(queue_id, offset)
+            self._begun.setdefault((key, queue_id), offset)
+            if len(self._begun) > _BEGUN_MAX:
+                self._begun.popitem(last=False)
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset, or None if the group has committed none."""
@@ -170,16 +176,20 @@ class ConsumerOffsets:
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
         suffix = _SEPARATOR + group
-        self._begun = {k: v for k, v in self._begun.items() if not k.endswith(suffix)}
+        self._forget_begun(lambda key: key.endswith(suffix))
         for topic in self.topics_of_group(group):
             self._remove(group, topic)
 
     def remove_topic(self, topic: str) -> None:
         """Forget all offsets of a topic."""
         prefix = topic + _SEPARATOR
-        self._begun = {k: v for k, v in self._begun.items() if not k.startswith(prefix)}
+        self._forget_begun(lambda key: key.startswith(prefix))
         for group in self.groups_of_topic(topic):
             self._remove(group, topic)
+
+    def _forget_begun(self, is_gone: Callable[[str], bool]) -> None:
+        for place in [place for place in self._begun if is_gone(place[0])]:
+            del self._begun[place]
 
     def _remove(self, group: str, topic: str) -> None:
         key = f"{topic}{_SEPARATOR}{group}"

@@ -144,6 +144,8 @@ class PopQueues:
     def __init__(self) -> None:
         self.passed_ms = 0
         self._queues: dict[QueueKey, PopQueue] = {}
+        # The ids of these queues by group and topic.
+        self._queue_ids: dict[tuple[str, str], set[int]] = {}
         self._turn = 0
         # When a group last popped from a topic, or pulled.
         self._popped: dict[tuple[str, str], int] = {}
@@ -184,6 +186,31 @@ class PopQueues:
         """Return all queues with messages in flight."""
         return self._queues.values()
 
+    def hidden_ids(self, group: str, topic: str, *, count: int) -> list[int]:
+        """Return the queues from id `count` on that have messages in flight, ascending.
+
+        A topic that has fewer queues than before hides the others. What is in flight there still
+        comes again, as in RocketMQ, where a retry topic has it.
+        """
+        ids = self._queue_ids.get((group, topic))
+        if ids is None or max(ids) < count:
+            return []
+        return sorted(queue_id for queue_id in ids if queue_id >= count)
+
+    def _add_queue(self, key: QueueKey, next_offset: int) -> PopQueue:
+        queue = self._queues[key] = PopQueue(key, next_offset)
+        self._queue_ids.setdefault((key.group, key.topic), set()).add(key.queue_id)
+        return queue
+
+    def _drop_queue(self, key: QueueKey) -> PopQueue | None:
+        queue = self._queues.pop(key, None)
+        if queue is not None:
+            ids = self._queue_ids[key.group, key.topic]
+            ids.discard(key.queue_id)
+            if not ids:
+                del self._queue_ids[key.group, key.topic]
+        return queue
+
     def next_turn(self) -> int:
         """Return another number each time: the queue at which a pop from all queues begins."""
         self._turn += 1
@@ -214,7 +241,7 @@ class PopQueues:
         """
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = PopQueue(key, next_offset)
+            queue = self._add_queue(key, next_offset)
         flights, known = queue.flights, len(queue.flights)
         # The messages of a pop share one state in flight, unless some were popped before.
         shared = Flight(pop_timestamp_ms, invisible_ms, 0)
@@ -243,7 +270,7 @@ class PopQueues:
         queue.ready.difference_update(offsets)
         _forget_renewals(queue, offsets)
         if not queue.flights:
-            del self._queues[queue.key]
+            self._drop_queue(queue.key)
         self._note(Finished(queue.key, offsets))
 
     def change(
@@ -268,7 +295,7 @@ class PopQueues:
 
     def move(self, key: QueueKey, offset: int | None) -> None:
         """Let a group go on at an offset that was set for it, and forget its messages in flight."""
-        queue = self._queues.pop(key, None)
+        queue = self._drop_queue(key)
         if queue is not None:
             self._in_flight -= len(queue.flights)
         if queue is not None or key in self._logged:
@@ -483,8 +510,8 @@ class PopQueues:
         """
         for saved in table.queues:
             key = QueueKey(saved.group, saved.topic, saved.queue_id)
-            flights = OrderedDict(sorted(saved.flights.items()))
-            self._queues[key] = PopQueue(key, saved.next_offset, flights)
+            queue = self._add_queue(key, saved.next_offset)
+            queue.flights = OrderedDict(sorted(saved.flights.items()))
         committed = dict[QueueKey, int | None]()
         for change in changes:
             self._replay(change, committed)
@@ -497,7 +524,7 @@ class PopQueues:
                 del queue.flights[offset]
             committed[key] = queue.commit_offset
             if not queue.flights:
-                del self._queues[key]
+                self._drop_queue(key)
         self._in_flight = sum(len(queue.flights) for queue in self._queues.values())
         for key, queue in self._queues.items():
             for offset, flight in queue.flights.items():
@@ -511,12 +538,12 @@ class PopQueues:
         key = change.key
         queue = self._queues.get(key)
         if isinstance(change, Moved):
-            self._queues.pop(key, None)
+            self._drop_queue(key)
             committed[key] = change.offset
             return
         if isinstance(change, Popped):
             if queue is None:
-                queue = self._queues[key] = PopQueue(key, change.next_offset)
+                queue = self._add_queue(key, change.next_offset)
             queue.next_offset = change.next_offset
             popped, invisible_ms = change.pop_timestamp_ms, change.invisible_ms
             for offset, times in zip(change.offsets, change.times, strict=False):
@@ -533,7 +560,7 @@ class PopQueues:
         committed[key] = queue.commit_offset
         if not queue.flights:
             # Later changes of the log name the offset anew.
-            del self._queues[key]
+            self._drop_queue(key)
 
 
 def _forget_renewals(queue: PopQueue, offsets: Iterable[int]) -> None:

@@ -7,8 +7,9 @@ old owner has therefore stopped before a new owner begins.
 Differs from RocketMQ:
 - The broker may decide which member can take a queue (`may_take`).
 - The number of locks is bounded.
-- When a member's connection closes, `shorten` cuts its locks to the rest of the member's own 30 s
-  (`MARKED_LEASE_MS` for a SparrowMQ member). A killed owner's queues wait half as long.
+- When a member's connection closes, or the member unregisters, `shorten` cuts its locks to the
+  rest of the member's own 30 s (`MARKED_LEASE_MS` for a SparrowMQ member). A killed owner's queues
+  wait half as long.
 - Until then one listed member *stands in* for such a holder: it consumes the queue without the
   lock, as RocketMQ's members do, and gives its place back like a lock. So a member that joins
   knows whether a refused lock is a dead member's, or is followed by a drain.
@@ -201,9 +202,10 @@ class QueueLockTable:
         return owners
 
     def shorten(self, group: str, client_id: str, *, lease_ms: int, now_ms: int) -> None:
-        """Cut the member's locks to the member's own lease, since its connection is closed.
+        """Cut the member's locks to the member's own lease, since it is not listed any more.
 
-        A lock is not released at once. The member may be alive and open another connection, and it
+        A lock is not released at once. The member may be alive: it may open another connection, or
+        have unregistered while a listener of its still ran, which is why it unlocked nothing. It
         believes in its lock for `lease_ms` from its last request.
         """
         for queue, lease in self._leases.get(group, {}).items():

@@ -12,6 +12,8 @@ from sparrowmq.model.names import CONSUMER_GROUP_LENGTH_MAX, is_legal_name
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, SubscriptionGroupTable
 
 GROUPS_MAX = 50_000
+# The settings of one group, as in the file.
+GROUP_SETTINGS_BYTES_MAX = 8_192
 # MixAll.java: groups that are always there.
 PREDEFINED_GROUPS = (
     "TOOLS_CONSUMER",

@@ -384,13 +384,12 @@ class NoticeLog:
         messages = notice.messages
         shown = [f"{message.msg_id} of {message.topic}" for message in messages]
         left_out = len(shown) - MESSAGES_SHOWN_MAX
-        where = f"are now dead letters in {dlq_topic(self._group)}, which nobody consumes,"
+        is_one = len(messages) == 1
+        what = "is now a dead letter" if is_one else "are now dead letters"
+        where = f"{what} in {dlq_topic(self._group)}, which nobody consumes,"
         if notice.is_broadcasting:
-            where = "are given up (BROADCASTING has no retries)"
-        text = (
-            "%s of %s %s after %s: %s%s; find out why the listener fails, and send the "
-            "messages again"
-        )
+            where = f"{'is' if is_one else 'are'} given up (BROADCASTING has no retries)"
+        text = "%s of %s %s after %s: %s%s; find out why the listener fails, and send the %s again"
         self._warn(
             (text, str(notice.queue)),
             text,
@@ -400,6 +399,7 @@ class NoticeLog:
             _count(max(message.reconsume_times for message in messages) + 1, "delivery"),
             ", ".join(shown[:MESSAGES_SHOWN_MAX]),
             f" and {left_out} more" if left_out > 0 else "",
+            "message" if is_one else "messages",
         )
 
     def _warn_request(self, notice: RequestFailed) -> None:

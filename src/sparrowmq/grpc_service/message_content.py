@@ -47,8 +47,8 @@ PROPERTY_LITE_TOPIC = "__LITE_TOPIC"
 PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 PROPERTY_DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 _INT32_MAX = 2**31 - 1
-# The last millisecond of the year 9999, which is the last of a Timestamp.
-_TIMESTAMP_MS_MAX = 253_402_300_799_999
+# A Timestamp is from the year 1 to the last millisecond of the year 9999.
+_TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 # The properties that are RocketMQ's own, and no user's.
 SYSTEM_PROPERTIES = RESERVED_PROPERTIES | {
     PROPERTY_BORN_TIMESTAMP,
@@ -82,8 +82,8 @@ def to_properties(message: Message, kind: MessageType, *, born_host: str) -> dic
         found[PROPERTY_TIMER_DELIVER_MS] = str(max(0, to_ms(system.delivery_timestamp)))
     if system.delivery_attempt:
         found[PROPERTY_RECONSUME_TIME] = str(system.delivery_attempt)
-    if system.HasField("born_timestamp"):
-        found[PROPERTY_BORN_TIMESTAMP] = str(to_ms(system.born_timestamp))
+    if (born_ms := find_born_ms(system)) is not None:
+        found[PROPERTY_BORN_TIMESTAMP] = str(born_ms)
     texts = {
         PROPERTY_KEYS: KEY_SEPARATOR.join(filter(None, system.keys)),
         PROPERTY_TAGS: system.tag,
@@ -96,6 +96,17 @@ def to_properties(message: Message, kind: MessageType, *, born_host: str) -> dic
     if system.HasField("priority"):
         found[PROPERTY_PRIORITY] = str(system.priority)
     return found
+
+
+def find_born_ms(system: SystemProperties) -> int | None:
+    """Return when a producer made a message, in milliseconds since 1970.
+
+    None if it says nothing, or no time that there is, as at Apache's proxy.
+    """
+    if not system.HasField("born_timestamp"):
+        return None
+    born_ms = to_ms(system.born_timestamp)
+    return born_ms if _TIMESTAMP_MS_MIN <= born_ms <= _TIMESTAMP_MS_MAX else None
 
 
 def to_message(stored: MessageExt, *, topic: str, receipt_handle: str | None = None) -> Message:

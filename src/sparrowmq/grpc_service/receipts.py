@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparrowmq.errors import RemoteProtocolError
@@ -57,6 +58,21 @@ class Receipt(NamedTuple):
     def text(self) -> str:
         """The receipt handle."""
         return f"{self.handle.encode()} {self.position}"
+
+
+@dataclass(slots=True)
+class Ending:
+    """A message that a call finishes, or gives another time.
+
+    Args:
+        receipt: it has the handle that is valid now.
+        is_done: whether the broker has done it; otherwise the call may be repeated.
+        is_dead_letter: whether the message is among the dead letters already.
+    """
+
+    receipt: Receipt
+    is_done: bool = False
+    is_dead_letter: bool = False
 
 
 def parse_receipt(group: str, topic: str, text: str) -> Receipt:
@@ -137,15 +153,23 @@ async def change_invisible(
     return receipt._replace(handle=receipt.handle.changed(found))
 
 
-async def give_up(clients: Clients, caller: Caller, receipt: Receipt, *, message_id: str) -> None:
+async def give_up(clients: Clients, caller: Caller, ending: Ending, *, message_id: str) -> None:
     """Put a message among the group's dead letters, and finish it then.
 
     A call that is repeated because its answer was lost makes no second dead letter.
 
+    Args:
+        ending: gets what a repeated call needs to know.
+
     Raises: Rejected.
     """
+    receipt = ending.receipt
+    if ending.is_dead_letter:
+        await _acknowledge_one(clients, caller, receipt)
+        return
     try:
         receipt = await change_invisible(clients, caller, receipt, invisible_ms=_GIVING_UP_MS)
+        ending.receipt = receipt
     except Rejected as error:
         if error.code != Code.INVALID_RECEIPT_HANDLE:
             raise
@@ -164,4 +188,5 @@ async def give_up(clients: Clients, caller: Caller, receipt: Receipt, *, message
         code=RequestCode.CONSUMER_SEND_MSG_BACK, ext_fields=encode_header(header)
     )
     await clients.ask_well(caller, asked)
+    ending.is_dead_letter = True
     await _acknowledge_one(clients, caller, receipt)

@@ -32,6 +32,7 @@ from sparrowmq.grpc_service.messages import (
     Status,
 )
 from sparrowmq.grpc_service.receipts import (
+    Ending,
     Receipt,
     acknowledge,
     change_invisible,
@@ -187,9 +188,15 @@ class ReceiveService:
     async def _release_all(self, caller: Caller, received: list[_Received]) -> None:
         for _, receipt in received:
             try:
-                async with self._renewals.end(caller, receipt) as latest:
+                async with self._renewals.end(caller, receipt) as ending:
+                    # Nobody repeats it.
+                    ending.is_done = True
                     await change_invisible(
-                        self._clients, caller, latest, invisible_ms=UNSENT_MS, is_attempt=False
+                        self._clients,
+                        caller,
+                        ending.receipt,
+                        invisible_ms=UNSENT_MS,
+                        is_attempt=False,
                     )
             except Rejected:
                 # It comes again after its whole time.
@@ -209,19 +216,21 @@ class ReceiveService:
         if not request.entries:
             raise Rejected(Code.BAD_REQUEST, "the request has no entry")
         statuses = [ok() for _ in request.entries]
-        latest: dict[int, Receipt] = {}
+        endings: dict[int, Ending] = {}
         async with contextlib.AsyncExitStack() as ends:
             for number, entry in enumerate(request.entries):
                 try:
                     receipt = parse_receipt(group, topic, entry.receipt_handle)
                     ended = self._renewals.end(caller, receipt)
-                    latest[number] = await ends.enter_async_context(ended)
+                    endings[number] = await ends.enter_async_context(ended)
                 except Rejected as error:
                     statuses[number] = error.status
-            errors = await acknowledge(self._clients, caller, list(latest.values()))
-        for number, refused in zip(latest, errors, strict=True):
-            if refused is not None:
-                statuses[number] = refused.status
+            receipts = [ending.receipt for ending in endings.values()]
+            errors = await acknowledge(self._clients, caller, receipts)
+            for (number, ending), refused in zip(endings.items(), errors, strict=True):
+                ending.is_done = refused is None or refused.code == Code.INVALID_RECEIPT_HANDLE
+                if refused is not None:
+                    statuses[number] = refused.status
         entries = [
             AckMessageResultEntry(
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
@@ -237,14 +246,15 @@ class ReceiveService:
         group, topic = check_group(request.group), check_topic(request.topic)
         invisible_ms = _check_invisible(to_ms(request.invisible_duration), 0)
         receipt = parse_receipt(group, topic, request.receipt_handle)
-        async with self._renewals.end(caller, receipt) as latest:
+        async with self._renewals.end(caller, receipt) as ending:
             changed = await change_invisible(
                 self._clients,
                 caller,
-                latest,
+                ending.receipt,
                 invisible_ms=invisible_ms,
                 is_attempt=not request.suspend,
             )
+            ending.is_done = True
         return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text)
 
     async def give_up(
@@ -253,8 +263,9 @@ class ReceiveService:
         """Put a message among the group's dead letters."""
         group, topic = check_group(request.group), check_topic(request.topic)
         receipt = parse_receipt(group, topic, request.receipt_handle)
-        async with self._renewals.end(caller, receipt) as latest:
-            await give_up(self._clients, caller, latest, message_id=request.message_id)
+        async with self._renewals.end(caller, receipt) as ending:
+            await give_up(self._clients, caller, ending, message_id=request.message_id)
+            ending.is_done = True
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 

@@ -20,7 +20,7 @@ from sparrowmq.calling.repetition import repeat
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.client_table import Client, Clients
 from sparrowmq.grpc_service.messages import Code
-from sparrowmq.grpc_service.receipts import Receipt, change_invisible
+from sparrowmq.grpc_service.receipts import Ending, Receipt, change_invisible
 from sparrowmq.grpc_service.statuses import Rejected
 
 RENEWED_MS = 60_000
@@ -33,6 +33,8 @@ SILENCE_MS = 15_000
 RELEASED_MS = 1_000
 # ProxyConfig.renewMaxTimeMillis: a listener that takes longer has lost its message.
 RENEWAL_MS_MAX = 3 * 3_600_000
+# A message is renewed for so long after a call that did not finish it, which clients repeat.
+REPEATED_MS = 60_000
 # Messages of one client; its own cache holds 1,024. What is beyond comes again after a minute.
 RENEWED_MAX = 4_096
 # The changes that are under way at a time; a connection has LOCAL_IN_FLIGHT_MAX.
@@ -43,10 +45,11 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, eq=False)
 class _Renewed:
-    receipt: Receipt
+    ending: Ending
     caller: Caller
-    begun_ms: int
     until_ms: int
+    # When the renewals end.
+    end_ms: int
     # A change of the time changes the handle, so an acknowledgement or another change waits for it.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -72,20 +75,30 @@ class Renewals:
         of_client = self._renewed.setdefault(client, {})
         if len(of_client) < RENEWED_MAX:
             until_ms = now_ms + receipt.handle.invisible_ms
-            of_client[receipt.text] = _Renewed(receipt, caller, now_ms, until_ms)
+            end_ms = now_ms + RENEWAL_MS_MAX
+            of_client[receipt.text] = _Renewed(Ending(receipt), caller, until_ms, end_ms)
 
     @contextlib.asynccontextmanager
-    async def end(self, caller: Caller, receipt: Receipt) -> AsyncGenerator[Receipt]:
-        """Renew a message no more; yield it with the handle that is valid now."""
+    async def end(self, caller: Caller, receipt: Receipt) -> AsyncGenerator[Ending]:
+        """Renew a message no more; yield it with the handle that is valid now.
+
+        A message that is not done is renewed for a while. A client repeats the call, with the
+        handle that it has: the broker may have been busy, or without room on its disk.
+        """
         client = self._clients.find(caller)
         renewed = self._renewed.get(client, {}).pop(receipt.text, None)
         if renewed is None:
-            yield receipt
+            yield Ending(receipt)
             return
         if not self._renewed[client]:
             del self._renewed[client]
         async with renewed.lock:
-            yield renewed.receipt
+            try:
+                yield renewed.ending
+            finally:
+                if not renewed.ending.is_done:
+                    renewed.end_ms = min(renewed.end_ms, self._now_ms() + REPEATED_MS)
+                    self._renewed.setdefault(client, {})[receipt.text] = renewed
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -99,7 +112,7 @@ class Renewals:
         for client, of_client in list(self._renewed.items()):
             is_gone = not client.streams and now_ms - client.seen_ms > SILENCE_MS
             for receipt, renewed in list(of_client.items()):
-                if is_gone or now_ms - renewed.begun_ms > RENEWAL_MS_MAX:
+                if is_gone or now_ms > renewed.end_ms:
                     del of_client[receipt]
                     if is_gone:
                         released.append(renewed)
@@ -135,10 +148,10 @@ class Renewals:
     async def _change(self, renewed: _Renewed, invisible_ms: int) -> Code | None:
         """Let a message be invisible from now on; return why the broker refuses, None if not."""
         async with renewed.lock:
-            asked_ms = self._now_ms()
+            asked_ms, ending = self._now_ms(), renewed.ending
             try:
-                renewed.receipt = await change_invisible(
-                    self._clients, renewed.caller, renewed.receipt, invisible_ms=invisible_ms
+                ending.receipt = await change_invisible(
+                    self._clients, renewed.caller, ending.receipt, invisible_ms=invisible_ms
                 )
             except Rejected as error:
                 return error.code

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_message, check_topic, type_of
 from sparrowmq.grpc_service.client_table import BrokerPort, Clients
-from sparrowmq.grpc_service.message_content import to_ms, to_properties
+from sparrowmq.grpc_service.message_content import find_born_ms, to_properties
 from sparrowmq.grpc_service.messages import (
     Code,
     Encoding,
@@ -115,7 +115,6 @@ class SendService:
     ) -> SendResultEntry:
         kind = type_of(message)
         system = message.system_properties
-        born_ms = to_ms(system.born_timestamp) if system.HasField("born_timestamp") else 0
         header = SendMessageRequestHeaderV2(
             producer_group=topic.topic_name,
             topic=topic.topic_name,
@@ -124,7 +123,7 @@ class SendService:
             queue_id=_queue_of(system.message_group, topic.write_queue_nums),
             sys_flag=(TRANSACTION_PREPARED if kind == MessageType.TRANSACTION else 0)
             | (COMPRESSED if system.body_encoding == Encoding.GZIP else 0),
-            born_timestamp_ms=born_ms or self._timestamp_ms(),
+            born_timestamp_ms=find_born_ms(system) or self._timestamp_ms(),
             flag=0,
             properties=encode_properties(to_properties(message, kind, born_host=caller.address)),
             reconsume_times=0,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sparrowmq.errors import InvokeTimeout, SparrowError, TooManyInFlight
+from sparrowmq.errors import InvokeTimeout, LocalProtocolError, SparrowError, TooManyInFlight
 from sparrowmq.grpc_service.messages import Code, Status
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -69,6 +69,9 @@ def reject(error: SparrowError) -> Rejected:
         return Rejected(Code.TOO_MANY_REQUESTS, str(error))
     if isinstance(error, InvokeTimeout):
         return Rejected(Code.PROXY_TIMEOUT, str(error))
+    if isinstance(error, LocalProtocolError):
+        # The client's values do not fit into a request.
+        return Rejected(Code.BAD_REQUEST, str(error))
     return Rejected(Code.INTERNAL_SERVER_ERROR, str(error))
 
 

@@ -109,7 +109,10 @@ class KVConfig:
         """Store a value; return False if there are too many."""
         table = self._tables.get(namespace)
         if table is None and len(self._tables) >= _NAMESPACES_MAX:
-            return False
+            # A namespace outlives its last value, as in RocketMQ, here until it is in the way.
+            self._tables = {name: values for name, values in self._tables.items() if values}
+            if len(self._tables) >= _NAMESPACES_MAX:
+                return False
         if key not in (table or ()) and sum(map(len, self._tables.values())) >= _KEYS_MAX:
             return False
         self._tables.setdefault(namespace, {})[key] = value
@@ -126,7 +129,7 @@ class KVConfig:
             self.is_changed = True
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
-        """Return all values of a namespace, None if the namespace was never used."""
+        """Return all values of a namespace, None if the namespace is not known."""
         return self._tables.get(namespace)
 
 

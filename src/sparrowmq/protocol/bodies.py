@@ -469,8 +469,45 @@ class AclConfigBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
     plain_access_configs: list[PlainAccessConfig] = []
 
 
+class ExponentialRetryPolicy(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """Waits that grow by a factor; in milliseconds."""
+
+    initial: Int64 = 5_000
+    max: Int64 = 7_200_000
+    multiplier: Int64 = 2
+
+
+class CustomizedRetryPolicy(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """The wait before each attempt, in milliseconds."""
+
+    next: list[Int64] = []
+
+
+class GroupRetryPolicy(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """How long a group's failed messages wait."""
+
+    # GroupRetryPolicyType.java.
+    __ordinals__: ClassVar[dict[str, tuple[str, ...]]] = {"type": ("EXPONENTIAL", "CUSTOMIZED")}
+    type: str = "CUSTOMIZED"
+    exponential_retry_policy: ExponentialRetryPolicy | UnsetType = UNSET
+    customized_retry_policy: CustomizedRetryPolicy | UnsetType = UNSET
+
+
+class SimpleSubscriptionData(Struct, frozen=True, kw_only=True, rename=wire_names()):
+    """What a group subscribes to in a topic, as a tool has set it."""
+
+    topic: str = ""
+    expression_type: str | UnsetType = UNSET
+    expression: str | UnsetType = UNSET
+    version: Int64 = 0
+
+
 class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """A consumer group as its broker keeps it."""
+    """A consumer group as its broker keeps it.
+
+    The fields of RocketMQ 5.x behind `consume_message_orderly` have no effect on SparrowMQ's
+    broker. It keeps them for the broker of 5.x that the store may go back to.
+    """
 
     group_name: str
     consume_enable: bool = True
@@ -483,6 +520,12 @@ class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_nam
     notify_consumer_ids_changed_enable: bool = True
     # RocketMQ 5.x: whether the group's clients of the gRPC service consume in order.
     consume_message_orderly: bool | UnsetType = UNSET
+    group_retry_policy: GroupRetryPolicy | UnsetType = UNSET
+    group_sys_flag: Int32 | UnsetType = UNSET
+    consume_timeout_minute: Int32 | UnsetType = UNSET
+    subscription_data_set: list[SimpleSubscriptionData] | UnsetType = UNSET
+    # In a request for a change: the new values by `+name`, and `-name` for removed ones.
+    attributes: dict[str, str] | UnsetType = UNSET
 
 
 class CreateTopicListRequestBody(Struct, frozen=True, kw_only=True, rename=wire_names()):

@@ -601,9 +601,13 @@ class ViewBrokerStatsDataRequestHeader(Struct, frozen=True, kw_only=True, rename
 
 
 class GetConsumeStatsInBrokerHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """GET_BROKER_CONSUME_STATS."""
+    """GET_BROKER_CONSUME_STATS.
+
+    `sparrowmq_left` is SparrowMQ's own: whether to add the topics that a live group has left.
+    """
 
     is_order: bool = False
+    sparrowmq_left: bool | None = None
 
 
 class GetConsumeStatsRequestHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):

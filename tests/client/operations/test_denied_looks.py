@@ -15,6 +15,7 @@ from sparrowmq.client.operations import administer, overview, snapshot
 from sparrowmq.doctor import Severity, diagnose
 from sparrowmq.errors import BrokerError, ConnectFailed
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import dlq_topic
 from sparrowmq.protocol.bodies import (
     BrokerData,
     ClusterInfo,
@@ -23,6 +24,7 @@ from sparrowmq.protocol.bodies import (
     ConsumeStatsList,
     KVTable,
     OffsetWrapper,
+    TopicConfig,
     TopicConfigTable,
     TopicStatsTable,
     encode_body,
@@ -98,6 +100,46 @@ def test_a_snapshot_says_which_broker_denied(play: Callable[[Handler], Play]) ->
         Severity.WARN,
         "broker broker-b denies access to the group",
     )
+
+
+@pytest.mark.parametrize(
+    "hidden", [RequestCode.GET_CONSUME_STATS, RequestCode.GET_TOPIC_STATS_INFO]
+)
+def test_a_snapshot_does_not_take_a_denied_count_for_none(
+    play: Callable[[Handler], Play], hidden: RequestCode
+) -> None:
+    usual = answering("")
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == hidden and address == BROKERS["broker-b"]:
+            return response_to(request, ResponseCode.SYSTEM_ERROR, remark=DENIED)
+        return usual(address, request)
+
+    seen = play(answer)(snapshot.take_snapshot(make_directory("ns:1"), "G"))
+
+    assert [(b.broker_name, b.is_denied) for b in seen.last.brokers] == [
+        ("broker-a", False),
+        ("broker-b", True),
+    ]
+
+
+def test_a_list_of_groups_does_not_know_dead_letters_that_are_denied(
+    play: Callable[[Handler], Play],
+) -> None:
+    usual, name = answering(""), dlq_topic("G")
+    kept = TopicConfigTable(topic_config_table={name: TopicConfig(topic_name=name)})
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            return response_to(request, body=encode_body(kept))
+        if request.code == RequestCode.GET_TOPIC_STATS_INFO:
+            return response_to(request, ResponseCode.SYSTEM_ERROR, remark=DENIED)
+        return usual(address, request)
+
+    looking = overview.take_overview(make_directory("ns:1", timeout_ms=3_000))
+    (group,) = play(answer)(looking).groups
+
+    assert group.dead_letters is None
 
 
 def test_a_snapshot_that_every_broker_denies_is_an_error(play: Callable[[Handler], Play]) -> None:

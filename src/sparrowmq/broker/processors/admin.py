@@ -5,14 +5,14 @@ Source: AdminBrokerProcessor.java.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
-from sparrowmq.broker.subscription_groups import find_group_fault
+from sparrowmq.broker.subscription_groups import GROUP_SETTINGS_BYTES_MAX, find_group_fault
 from sparrowmq.broker.topic_configs import (
     FILTER_TYPES,
     QUEUE_COUNT_MAX,
@@ -213,12 +213,35 @@ def _put_groups(
         fault = find_group_fault(group.group_name)
         if fault is not None:
             raise state.refusal(BrokerRefusal.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
+    changed = [_with_attributes(state.groups.find(group.group_name), group) for group in groups]
+    for group in changed:
+        size = len(encode_body(group))
+        if size > GROUP_SETTINGS_BYTES_MAX:
+            text = f"a group's settings have at most {GROUP_SETTINGS_BYTES_MAX} bytes, not {size}"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
     facts: list[Output] = []
-    for group in groups:
+    for group in changed:
         before = state.groups.find(group.group_name)
         state.put_group(group, timestamp_ms=request.timestamp_ms)
         facts += _note_settings(state, request, before, group, group=group.group_name)
     return [*_answer_when_safe(state, request, registers=False), *facts]
+
+
+def _with_attributes(
+    before: SubscriptionGroupConfig | None, group: SubscriptionGroupConfig
+) -> SubscriptionGroupConfig:
+    """Return a group's new settings with its attributes after the changes in them."""
+    found = dict(before.attributes) if before is not None and before.attributes else {}
+    for signed, value in (group.attributes or {}).items():
+        sign, name = signed[:1], signed[1:]
+        if sign == "-":
+            found.pop(name, None)
+        elif sign == "+" and name:
+            found[name] = value
+        else:
+            text = f"wrong format key: {signed!r}; give +name with a value, or -name"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
+    return structs.replace(group, attributes=found or UNSET)
 
 
 def _note_settings(
@@ -360,10 +383,17 @@ def consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
     topics = [name for name in (header.topic_list or "").split(";") if name]
     if not topics:
         topics = [header.topic] if header.topic else _topics_of_group(state, group)
-        online = state.consumers.find(group)
-        if online is not None and online.subscriptions and not audits:
-            topics = [name for name in topics if name in online.subscriptions]
+        if not audits:
+            topics = _without_left(state, group, topics)
     return answer_in_steps(request, _consume_stats(state, request, group, topics, audits=audits))
+
+
+def _without_left(state: BrokerState, group: str, topics: Iterable[str]) -> list[str]:
+    """Return the topics without those that a live group no longer subscribes to."""
+    online = state.consumers.find(group)
+    if online is None or not online.subscriptions:
+        return list(topics)
+    return [name for name in topics if name in online.subscriptions]
 
 
 def _consume_stats(
@@ -422,21 +452,25 @@ def _progress(
 
 
 def broker_consume_stats(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Answer with every group's progress in each topic with offsets of the group."""
+    """Answer with every group's progress in each topic with offsets of the group.
+
+    RocketMQ's tools hear nothing of the topics that a group has left, as in `consume_stats`.
+    """
     header = decode_header(GetConsumeStatsInBrokerHeader, request.command.ext_fields)
-    steps = _broker_consume_stats(state, request, is_order=header.is_order)
-    return answer_in_steps(request, steps)
+    return answer_in_steps(request, _broker_consume_stats(state, request, header))
 
 
-def _broker_consume_stats(state: BrokerState, request: Request, *, is_order: bool) -> Steps:
+def _broker_consume_stats(
+    state: BrokerState, request: Request, header: GetConsumeStatsInBrokerHeader
+) -> Steps:
     groups: list[dict[str, list[ConsumeStats]]] = []
     total_diff = 0
     topics_by_group = state.offsets.topics_by_group()
     for group in sorted(state.groups.table().subscription_group_table):
-        stats = []
-        for name in sorted(topics_by_group.get(group, ())):
+        stats, topics = [], sorted(topics_by_group.get(group, ()))
+        for name in topics if header.sparrowmq_left else _without_left(state, group, topics):
             topic = state.topics.find(name)
-            if topic is not None and (topic.order or not is_order):
+            if topic is not None and (topic.order or not header.is_order):
                 table = yield from _progress(state, group, name)
                 total_diff += sum(
                     at.broker_offset - (at.consumer_offset or 0) for at in table.values()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrowmq.broker.processors.pop import ALL_QUEUES
+from sparrowmq.broker.processors.pull import ALL_QUEUES
 from sparrowmq.broker.request_modes import MODES_MAX
 from sparrowmq.broker.route_questions import QUESTIONS_MAX, RouteQuestion
 from sparrowmq.broker.state import BrokerState

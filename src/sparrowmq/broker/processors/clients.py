@@ -172,23 +172,28 @@ def _consumer_heartbeat(
 
 
 def unregister_client(state: BrokerState, request: Request) -> Sequence[Output]:
-    """Remove this connection from the groups named, and notify the other members."""
+    """Remove this connection from the groups named, and notify the other members.
+
+    Locks that the member did not give back are cut as those of a closed connection. Differs from
+    RocketMQ, where they last for 60 s.
+    """
     header = decode_header(UnregisterClientRequestHeader, request.command.ext_fields)
     outputs = list(answer(request, ext_fields={}))
     if header.producer_group:
         state.producers.leave(header.producer_group, request.connection)
     if header.consumer_group:
+        group = state.consumers.find(header.consumer_group)
+        member = None if group is None else group.members.get(request.connection)
         if state.consumers.leave(header.consumer_group, request.connection):
             outputs.append(_gone(header.consumer_group, request.connection))
+        if member is not None:
+            outputs += _cut_locks(state, header.consumer_group, member, now_ms=request.now_ms)
         outputs += state.notify_group(header.consumer_group, now_ms=request.now_ms)
     return outputs
 
 
 def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int) -> list[Output]:
-    """Remove a closed or silent connection from every group, and notify the other members.
-
-    `QueueLockTable.shorten` cuts its locks to the rest of the member's own lease.
-    """
+    """Remove a closed or silent connection from every group, and notify the other members."""
     memberships = [
         (name, group.members[connection])
         for name in state.consumers.groups_of(connection)
@@ -199,16 +204,23 @@ def forget_connection(state: BrokerState, connection: Connection, *, now_ms: int
     state.producers.leave_all(connection)
     outputs: list[Output] = []
     for name, member in memberships:
-        group = state.consumers.find(name)
-        if group is None or not group.lists(member.client_id):
-            lease_ms = MARKED_LEASE_MS if is_marked(member.version) else QUEUE_LEASE_CLIENT_MS
-            state.locks.shorten(name, member.client_id, lease_ms=lease_ms, now_ms=now_ms)
-            queues = state.locks.queues_of(name, member.client_id)
-            for wait in state.lock_waits.take(name, queues):
-                outputs += _lock(state, wait, now_ms=now_ms)
+        outputs += _cut_locks(state, name, member, now_ms=now_ms)
     outputs += [_gone(name, connection) for name in names]
     for name in names:
         outputs += state.notify_group(name, now_ms=now_ms)
+    return outputs
+
+
+def _cut_locks(state: BrokerState, name: str, member: ListedMember, *, now_ms: int) -> list[Output]:
+    """Cut the locks of a member that has left to the rest of the member's own lease."""
+    group = state.consumers.find(name)
+    if group is not None and group.lists(member.client_id):
+        return []
+    lease_ms = MARKED_LEASE_MS if is_marked(member.version) else QUEUE_LEASE_CLIENT_MS
+    state.locks.shorten(name, member.client_id, lease_ms=lease_ms, now_ms=now_ms)
+    outputs: list[Output] = []
+    for wait in state.lock_waits.take(name, state.locks.queues_of(name, member.client_id)):
+        outputs += _lock(state, wait, now_ms=now_ms)
     return outputs
 
 

@@ -41,13 +41,13 @@ from sparrowmq.broker.pop_changes import (
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
 from sparrowmq.broker.processors.offsets import begins_in_memory
 from sparrowmq.broker.processors.pull import (
+    ALL_QUEUES,
     check_consuming,
     check_way,
     find_consuming_group,
-    find_readable_topic,
+    find_queues,
     given_filter,
     hold,
-    wrong_queue,
 )
 from sparrowmq.broker.processors.send_back import put_dead_letter
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
@@ -100,7 +100,6 @@ CHANGES_PER_RECORD = 1_024
 _LOG_RECORDS_PER_READ, _LOG_BYTES_PER_READ = 1_024, 1 << 22
 ACKS_PER_BATCH_MAX = 1_024
 ACKED_PER_BATCH_MAX = ACKS_PER_BATCH_MAX * POP_COUNT_MAX
-ALL_QUEUES = -1
 
 
 class _Taken(NamedTuple):
@@ -195,10 +194,13 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
 def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
     """Answer a pop that waited, unless there is nothing for it yet."""
     _refuse_while_failing(state)
-    # Group and topic may be deleted or closed by now. A pop that waited makes no group again.
-    group = checked.header.consumer_group
-    check_consuming(group, state.groups.find(group))
-    checked = checked._replace(topic=find_readable_topic(state, checked.header.topic))
+    # Group and topic may be deleted or closed by now, or the topic has fewer queues. A pop that
+    # waited makes no group again.
+    header = checked.header
+    check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
+    checked = checked._replace(
+        topic=find_queues(state, held.connection, header.topic, header.queue_id)
+    )
     taken = _take(state, checked, now_ms=state.now_ms, timestamp_ms=state.timestamp_ms)
     if taken.queues:
         return _answer(state, held.connection, held.command, checked, taken)
@@ -268,20 +270,12 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
             f"the broker[{state.config.address}] pop message's num is {header.max_msg_nums}; "
             f"it must be from 1 to {POP_COUNT_MAX}",
         )
-    topic = find_queues(state, request, name, header.queue_id)
+    topic = find_queues(state, request.connection, name, header.queue_id)
     find_consuming_group(state, request, group)
     check_way(state, request, group, name)
     invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
     wanted = given_filter(name, header.exp, sub_version=0, expression_type=header.exp_type)
     return _Pop(header, topic, wanted, invisible_ms)
-
-
-def find_queues(state: BrokerState, request: Request, name: str, queue_id: int) -> TopicConfig:
-    """Return the settings of a topic that has this queue, or any if it is ALL_QUEUES."""
-    topic = find_readable_topic(state, name)
-    if not ALL_QUEUES <= queue_id < topic.read_queue_nums:
-        raise wrong_queue(request, topic, queue_id, ResponseCode.INVALID_PARAMETER)
-    return topic
 
 
 def _refuse_while_failing(state: BrokerState) -> None:
@@ -299,21 +293,15 @@ def _refuse_while_failing(state: BrokerState) -> None:
 def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) -> _Taken:
     """Make up to the asked number of messages invisible, from one queue or in turn from all."""
     _note_moved(state)
-    header, topic = checked.header, checked.topic
-    if header.queue_id == ALL_QUEUES:
-        count = topic.read_queue_nums
-        first = state.pops.next_turn() % max(1, count)
-        queue_ids: Iterable[int] = ((first + at) % count for at in range(count))
-    else:
-        queue_ids = (header.queue_id,)
+    header = checked.header
     found: list[_Found] = []
     left, left_bytes, rest, is_cut = header.max_msg_nums, POP_BYTES_MAX, 0, False
-    for queue_id in queue_ids:
+    for queue_id in _queue_ids(state, checked):
         key = QueueKey(header.consumer_group, header.topic, queue_id)
         read = _read_queue(
             state, checked, key, count_max=left, bytes_max=left_bytes, is_first=not found
         )
-        rest += _rest(state, key, read.next_offset) - len(read.again)
+        rest += _rest(state, checked, key, read.next_offset) - len(read.again)
         is_cut |= read.is_cut
         if read.offsets:
             found.append(read)
@@ -348,6 +336,22 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
     return taken
 
 
+def _queue_ids(state: BrokerState, checked: _Pop) -> Iterable[int]:
+    """Return the queues that a pop visits, each time from another one on.
+
+    Beside those that it names these are the hidden ones with messages in flight, which are popped
+    by nobody otherwise.
+    """
+    header, count = checked.header, checked.topic.read_queue_nums
+    named = range(count) if header.queue_id == ALL_QUEUES else (header.queue_id,)
+    hidden = state.pops.hidden_ids(header.consumer_group, header.topic, count=count)
+    if not hidden and len(named) <= 1:
+        return named
+    ids = [*named, *(queue_id for queue_id in hidden if queue_id != header.queue_id)]
+    first = state.pops.next_turn() % len(ids)
+    return [*ids[first:], *ids[:first]]
+
+
 def _pop_time(state: BrokerState, found: Sequence[_Found], timestamp_ms: int) -> int:
     """Return the time of a pop: later than that of each message's last pop, which handles name."""
     latest_ms = timestamp_ms
@@ -369,7 +373,7 @@ def _read_queue(
     bytes_max: int,
     is_first: bool,
 ) -> _Found:
-    """Return the messages to pop from a queue, ready ones first.
+    """Return the messages to pop from a queue, ready ones first; of a hidden one these alone.
 
     One message is returned even if it has more than `bytes_max`, if it is the first of the answer.
     """
@@ -394,6 +398,8 @@ def _read_queue(
             offsets.append(offset)
             again.append(record)
             size += len(record)
+    if key.queue_id >= checked.topic.read_queue_nums:
+        return _Found(key, offsets, next_offset, again)
     count_max = min(count_max - len(offsets), state.pops.room(queue))
     is_any = is_first and not offsets
     if count_max <= 0 or (size >= bytes_max and not is_any):
@@ -526,9 +532,11 @@ def _commit(state: BrokerState, queue: PopQueue) -> None:
         state.offsets.commit_popped(key.group, key.topic, key.queue_id, offset=offset)
 
 
-def _rest(state: BrokerState, key: QueueKey, next_offset: int) -> int:
+def _rest(state: BrokerState, checked: _Pop, key: QueueKey, next_offset: int) -> int:
     queue = state.pops.get(key)
-    new = state.store.queues.max_offset(key.topic, key.queue_id) - next_offset
+    new = 0
+    if key.queue_id < checked.topic.read_queue_nums:
+        new = state.store.queues.max_offset(key.topic, key.queue_id) - next_offset
     return max(0, new) + (0 if queue is None else len(queue.ready))
 
 

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from sparrowmq.broker.message_filter import MessageFilter
-from sparrowmq.broker.processors.pop import (
-    ALL_QUEUES,
-    POP_BYTES_MAX,
-    find_queues,
-)
+from sparrowmq.broker.processors.pop import POP_BYTES_MAX
 from sparrowmq.broker.processors.pull import (
+    ALL_QUEUES,
+    check_consuming,
     check_way,
     find_consuming_group,
+    find_queues,
     find_readable_topic,
     hold,
 )
@@ -40,7 +39,8 @@ from sparrowmq.serving.requests import Request, answer
 def peek(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the next messages of a group that were never popped."""
     header = decode_header(PeekMessageRequestHeader, request.command.ext_fields)
-    topic = find_queues(state, request, header.topic, header.queue_id)
+    topic = find_queues(state, request.connection, header.topic, header.queue_id)
+    find_consuming_group(state, request, header.consumer_group)
     left, size, rest, found = min(header.max_msg_nums, POP_COUNT_MAX), 0, 0, list[bytes]()
     for queue_id in _queue_ids(topic, header.queue_id):
         offset = _next_offset(state, header.consumer_group, header.topic, queue_id)
@@ -65,7 +65,7 @@ def peek(state: BrokerState, request: Request) -> Sequence[Output]:
 def notify(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer once there is something to pop, or at the end of the wait."""
     header = decode_header(NotificationRequestHeader, request.command.ext_fields)
-    topic = find_queues(state, request, header.topic, header.queue_id)
+    topic = find_queues(state, request.connection, header.topic, header.queue_id)
     find_consuming_group(state, request, header.consumer_group)
     check_way(state, request, header.consumer_group, header.topic)
     has_message = _has_message(state, header, topic)
@@ -80,7 +80,7 @@ def notify(state: BrokerState, request: Request) -> Sequence[Output]:
         0,
         MessageFilter(),
         request.now_ms + min(header.poll_time_ms, SUSPEND_MS_MAX),
-        partial(_answer_held, state, header, topic),
+        partial(_answer_held, state, header),
     )
     state.pops.note_pop(header.consumer_group, header.topic, now_ms=request.now_ms)
     state.pops.note_waiting(request.connection, held.place)
@@ -88,8 +88,11 @@ def notify(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _answer_held(
-    state: BrokerState, header: NotificationRequestHeader, topic: TopicConfig, held: HeldPull
+    state: BrokerState, header: NotificationRequestHeader, held: HeldPull
 ) -> Sequence[Output]:
+    # Group and topic may be deleted or closed by now, or the topic has fewer queues.
+    check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
+    topic = find_queues(state, held.connection, header.topic, header.queue_id)
     has_message = _has_message(state, header, topic)
     if not has_message and not state.holds.is_overdue(held):
         return hold(state, held)
@@ -130,5 +133,9 @@ def _has_message(state: BrokerState, header: NotificationRequestHeader, topic: T
         end = state.store.queues.max_offset(name, queue_id)
         is_ready = queue is not None and len(queue.ready) > 0
         if is_ready or _next_offset(state, group, name, queue_id) < end:
+            return True
+    for queue_id in state.pops.hidden_ids(group, name, count=topic.read_queue_nums):
+        queue = state.pops.find(group, name, queue_id)
+        if queue is not None and queue.ready and not (header.order and queue.is_blocked):
             return True
     return False

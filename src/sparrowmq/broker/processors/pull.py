@@ -54,6 +54,8 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+# The queue id of a pop from all queues.
+ALL_QUEUES = -1
 # A look-up in an enumeration costs as much as a small object.
 _FOUND = GetStatus.FOUND
 _BROADCASTING = MessageModel.BROADCASTING
@@ -149,6 +151,16 @@ def _answer(
     The pull then waits on from the offset after these messages, so that each message is examined
     once for each waiting pull.
     """
+    try:
+        # Group and topic may be deleted or closed by now, or the topic has fewer queues. A pull
+        # that waited makes no group again.
+        check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
+        topic = find_readable_topic(state, header.topic)
+        if header.queue_id >= topic.read_queue_nums:
+            raise wrong_queue(held.connection, topic, header.queue_id, ResponseCode.SYSTEM_ERROR)
+    except Refusal as refusal:
+        refusal.ext_fields = {}
+        raise
     result = _read(state, header, held.wanted)
     if (
         held.wanted.condition is None
@@ -168,7 +180,7 @@ def _check(state: BrokerState, request: Request, header: PullMessageRequestHeade
     settings = find_consuming_group(state, request, group_name)
     topic = find_readable_topic(state, header.topic)
     if not 0 <= header.queue_id < topic.read_queue_nums:
-        raise wrong_queue(request, topic, header.queue_id, ResponseCode.SYSTEM_ERROR)
+        raise wrong_queue(request.connection, topic, header.queue_id, ResponseCode.SYSTEM_ERROR)
     if not state.pops.may_pull(group_name, header.topic, now_ms=request.now_ms):
         raise Refusal(
             ResponseCode.NO_PERMISSION,
@@ -219,6 +231,16 @@ def find_readable_topic(state: BrokerState, name: str) -> TopicConfig:
     return topic
 
 
+def find_queues(
+    state: BrokerState, connection: Connection, name: str, queue_id: int
+) -> TopicConfig:
+    """Return the settings of a topic that has this queue, or any if it is ALL_QUEUES."""
+    topic = find_readable_topic(state, name)
+    if not ALL_QUEUES <= queue_id < topic.read_queue_nums:
+        raise wrong_queue(connection, topic, queue_id, ResponseCode.INVALID_PARAMETER)
+    return topic
+
+
 def check_way(state: BrokerState, request: Request, group: str, topic: str) -> None:
     """Refuse a pop, or a wait for one, of a group that may not consume the topic by pops."""
     if state.pops.is_pulled(group, topic, now_ms=request.now_ms):
@@ -234,13 +256,15 @@ def check_way(state: BrokerState, request: Request, group: str, topic: str) -> N
         )
 
 
-def wrong_queue(request: Request, topic: TopicConfig, queue_id: int, code: ResponseCode) -> Refusal:
+def wrong_queue(
+    connection: Connection, topic: TopicConfig, queue_id: int, code: ResponseCode
+) -> Refusal:
     """Return the refusal of a queue that a topic does not have, with a pull's or a pop's code."""
     return Refusal(
         code,
         f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
         f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-        f"consumer:[/{request.connection.address}]",
+        f"consumer:[/{connection.address}]",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from sparrowmq.calling.effects import Operation, join
 from sparrowmq.client.directory import Directory
@@ -162,7 +162,13 @@ def plan_group_update(
 
 def update_group(directory: Directory, changes: Sequence[GroupChange]) -> Operation[None]:
     """Carry out what `plan_group_update` planned. Raises: TransportError, BrokerError."""
-    yield from _carry_out(directory, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, changes)
+    # A request has changes of the attributes in their place; without them the broker keeps them.
+    sent = [
+        change._replace(after=structs.replace(change.after, attributes=UNSET))
+        for change in changes
+        if change.after != change.before
+    ]
+    yield from _carry_out(directory, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, sent)
 
 
 def _carry_out(

@@ -112,7 +112,8 @@ class GroupOverview:
         retried_at: the same, by broker.
         members: the client ids that a broker lists, duplicates included; None if no broker was
             asked.
-        dead_letters: the number of dead letters that brokers keep; None if no broker was asked.
+        dead_letters: the number of dead letters that brokers keep; None if no broker was asked, or
+            none that keeps some answers.
         last_dead_letter_age_ms: how long ago the last of them came; None without one.
         oldest_waiting: the message that waits longest of those that are not consumed, failed ones
             included; None without one that has waited for a while, or if no broker was asked.
@@ -415,7 +416,8 @@ def _look_at(directory: Directory, at: BrokerAt) -> Operation[_View]:
         topics = decode_answer(
             TopicConfigTable, reply, at.address, bytes_max=FRAME_BYTES_MAX
         ).topic_config_table
-        code, header = RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader()
+        code = RequestCode.GET_BROKER_CONSUME_STATS
+        header = GetConsumeStatsInBrokerHeader(sparrowmq_left=True)
         stats_timeout_ms = max(timeout_ms, STATS_TIMEOUT_MS)
         reply = yield from ask(at.address, code, header, timeout_ms=stats_timeout_ms)
         progress, popped = read_progress(reply, at.address)
@@ -434,13 +436,13 @@ def _ask_about(
     answering = [view.broker.address for view in views if not view.broker.failure]
     members = yield from _members(directory, answering, group.group)
     topic, found = dlq_topic(group.group), list[DeadLetterCount]()
-    for view in views:
-        if topic in view.topics:
-            with suppress(SparrowError):
-                letters = yield from count_dead_letters(
-                    view.broker.address, group.group, timeout_ms=directory.timeout_ms
-                )
-                found.append(letters)
+    keeping = [view.broker.address for view in views if topic in view.topics]
+    for address in keeping:
+        with suppress(SparrowError):
+            letters = yield from count_dead_letters(
+                address, group.group, timeout_ms=directory.timeout_ms
+            )
+            found.append(letters)
     count, last_ms = add_dead_letters(found)
     now_ms = yield from timestamp()
     last = {
@@ -458,7 +460,7 @@ def _ask_about(
     return replace(
         group,
         members=members,
-        dead_letters=count,
+        dead_letters=count if found or not keeping else None,
         last_dead_letter_age_ms=now_ms - last_ms if count else None,
         oldest_waiting=max(waiting, default=None),
     )

@@ -436,10 +436,15 @@ def _connections(address: str, group: str, *, timeout_ms: int) -> Operation[_Con
 
 
 def count_dead_letters(address: str, group: str, *, timeout_ms: int) -> Operation[DeadLetterCount]:
-    """Return a group's dead letters at one broker. Raises: ConnectFailed, TransportError."""
+    """Return a group's dead letters at one broker.
+
+    Raises: ConnectFailed, TransportError; BrokerError, for example if access is denied.
+    """
     try:
         table = yield from topic_offsets(address, dlq_topic(group), timeout_ms=timeout_ms)
-    except BrokerError:
+    except BrokerError as error:
+        if not _says_none(error):
+            raise
         # The topic is made with the group's first dead letter.
         return DeadLetterCount()
     return DeadLetterCount(
@@ -451,15 +456,29 @@ def count_dead_letters(address: str, group: str, *, timeout_ms: int) -> Operatio
 def group_stats(
     address: str, group: str, *, timeout_ms: int, topic: str | None = None
 ) -> Operation[AuditedStats]:
-    """Return a group's progress at one broker, with the changes of it that no member made."""
+    """Return a group's progress at one broker, with the changes of it that no member made.
+
+    Raises: ConnectFailed, TransportError; BrokerError, for example if access is denied.
+    """
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic, sparrowmq_audit=True)
     code = RequestCode.GET_CONSUME_STATS
     try:
         reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
-    except BrokerError:
+    except BrokerError as error:
+        if not _says_none(error):
+            raise
         # Brokers of some versions refuse the request for a group that has committed nothing.
         return AuditedStats()
     return decode_answer(AuditedStats, reply, address, absent=b"{}")
+
+
+def _says_none(error: BrokerError) -> bool:
+    """Return whether a broker says that it has no such topic or group, or nobody of the group."""
+    return error.code in (
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ResponseCode.CONSUMER_NOT_ONLINE,
+    )
 
 
 def _changes_of(stats: AuditedStats) -> tuple[ProgressChange, ...]:
