@@ -23,6 +23,7 @@ from msgspec.structs import force_setattr
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import ConsumeFromWhere, ConsumeType, MessageModel, MessageQueue
 from sparrowmq.protocol import fastjson
+from sparrowmq.protocol.group_settings import GroupRetryPolicy, SimpleSubscriptionData
 from sparrowmq.protocol.java_values import adapt
 from sparrowmq.protocol.wire_names import Int32, Int64, prepare_types, wire_names
 
@@ -467,39 +468,6 @@ class AclConfigBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
 
     global_white_addrs: list[str] = []
     plain_access_configs: list[PlainAccessConfig] = []
-
-
-class ExponentialRetryPolicy(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """Waits that grow by a factor; in milliseconds."""
-
-    initial: Int64 = 5_000
-    max: Int64 = 7_200_000
-    multiplier: Int64 = 2
-
-
-class CustomizedRetryPolicy(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """The wait before each attempt, in milliseconds."""
-
-    next: list[Int64] = []
-
-
-class GroupRetryPolicy(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """How long a group's failed messages wait."""
-
-    # GroupRetryPolicyType.java.
-    __ordinals__: ClassVar[dict[str, tuple[str, ...]]] = {"type": ("EXPONENTIAL", "CUSTOMIZED")}
-    type: str = "CUSTOMIZED"
-    exponential_retry_policy: ExponentialRetryPolicy | UnsetType = UNSET
-    customized_retry_policy: CustomizedRetryPolicy | UnsetType = UNSET
-
-
-class SimpleSubscriptionData(Struct, frozen=True, kw_only=True, rename=wire_names()):
-    """What a group subscribes to in a topic, as a tool has set it."""
-
-    topic: str = ""
-    expression_type: str | UnsetType = UNSET
-    expression: str | UnsetType = UNSET
-    version: Int64 = 0
 
 
 class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
