@@ -365,6 +365,9 @@ def test_an_id_that_is_listed_twice_gets_a_node_for_each_that_it_lost_on_the_rin
 class _OneRoom(PrefixMachineRoomResolver):
     """Finds every broker and member in one room."""
 
+    def __repr__(self) -> str:
+        return "_OneRoom()"
+
     def broker_deploy_in(self, message_queue: MessageQueue) -> str:
         return "room"
 
