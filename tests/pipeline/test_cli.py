@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -261,6 +262,20 @@ def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path, is_repe
 
     assert process.returncode == 128 + signal.SIGINT
     assert said.splitlines()[1:] == ["sparrowmq: interrupted; Spark ends once it has started"]
+
+
+def test_a_child_that_becomes_spark_says_nothing_of_a_signal() -> None:
+    reading, writing = os.pipe()
+    try:
+        with _signals_noted(signal.SIGINT, say_at_first=writing):
+            # PySpark starts Java so: Python's code runs in the child before Java does.
+            command = [sys.executable, "-c", ""]
+            begin = partial(signal.raise_signal, signal.SIGINT)
+            subprocess.run(command, preexec_fn=begin, check=True)
+        os.close(writing)
+        assert os.read(reading, 100) == b""
+    finally:
+        os.close(reading)
 
 
 def test_a_second_signal_ends_what_does_not_look_for_the_first() -> None:

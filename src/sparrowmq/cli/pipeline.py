@@ -450,8 +450,12 @@ def _signals_noted(
         say_at_first: a file descriptor for a line that the first signal was noted; None for none.
     """
     noted: list[int] = []
+    process = os.getpid()
 
     def note(number: int, frame: object) -> None:
+        if os.getpid() != process:
+            # The child that is about to become Spark's JVM ignores the signal in a moment.
+            return
         if noted:
             raise KeyboardInterrupt
         noted.append(number)
