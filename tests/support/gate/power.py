@@ -85,6 +85,8 @@ class Powered(Life):
     is_off = False
     # Since when the disk is full at times, or has failed; None if all is well.
     ill_ms: int | None = None
+    # The number of the last request.
+    _last = 0
 
     def load(self) -> None:
         """Start."""
@@ -107,6 +109,8 @@ class Powered(Life):
         if self.is_off:
             self.outputs.clear()
             raise PowerCut
+        self._last += 1
+        request.opaque = self._last
         try:
             answers = super().handle(request, connection)
         except PowerCut:
@@ -117,6 +121,10 @@ class Powered(Life):
         if self.ill_ms is not None and (not answers or answers[0].code in REFUSALS):
             raise Refused
         return answers
+
+    def answers(self) -> list[RemotingCommand]:
+        """Return the answers to the last request; one that was refused may be answered later."""
+        return [answer for answer in super().answers() if answer.opaque == self._last]
 
     def call_in_time(self, code: int, fields: dict[str, str]) -> int:
         """Serve a request whose answer may wait for a flush; return the answer's code."""
