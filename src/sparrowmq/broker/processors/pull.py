@@ -155,9 +155,7 @@ def _answer(
         # Group and topic may be deleted or closed by now, or the topic has fewer queues. A pull
         # that waited makes no group again.
         check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
-        topic = find_readable_topic(state, header.topic)
-        if header.queue_id >= topic.read_queue_nums:
-            raise wrong_queue(held.connection, topic, header.queue_id, ResponseCode.SYSTEM_ERROR)
+        _check_queue(state, held.connection, header)
     except Refusal as refusal:
         refusal.ext_fields = {}
         raise
@@ -178,9 +176,7 @@ def _check(state: BrokerState, request: Request, header: PullMessageRequestHeade
     """Refuse a pull that is not allowed; return the filter of the messages."""
     group_name = header.consumer_group
     settings = find_consuming_group(state, request, group_name)
-    topic = find_readable_topic(state, header.topic)
-    if not 0 <= header.queue_id < topic.read_queue_nums:
-        raise wrong_queue(request.connection, topic, header.queue_id, ResponseCode.SYSTEM_ERROR)
+    _check_queue(state, request.connection, header)
     if not state.pops.may_pull(group_name, header.topic, now_ms=request.now_ms):
         raise Refusal(
             ResponseCode.NO_PERMISSION,
@@ -195,6 +191,13 @@ def _check(state: BrokerState, request: Request, header: PullMessageRequestHeade
             expression_type=header.expression_type,
         )
     return _subscribed_filter(state, header, settings.consume_broadcast_enable)
+
+
+def _check_queue(
+    state: BrokerState, connection: Connection, header: PullMessageRequestHeader
+) -> None:
+    name, queue_id, code = header.topic, header.queue_id, ResponseCode.SYSTEM_ERROR
+    find_queues(state, connection, name, queue_id, first=0, code=code)
 
 
 # --- the checks of pulls and pops ---------------------------------------------------------------
@@ -232,12 +235,28 @@ def find_readable_topic(state: BrokerState, name: str) -> TopicConfig:
 
 
 def find_queues(
-    state: BrokerState, connection: Connection, name: str, queue_id: int
+    state: BrokerState,
+    connection: Connection,
+    name: str,
+    queue_id: int,
+    *,
+    first: int = ALL_QUEUES,
+    code: ResponseCode = ResponseCode.INVALID_PARAMETER,
 ) -> TopicConfig:
-    """Return the settings of a topic that has this queue, or any if it is ALL_QUEUES."""
+    """Return the settings of a topic that has this queue, or any if a pop is from ALL_QUEUES.
+
+    Args:
+        first: the lowest id that is allowed; a pull names one queue.
+        code: the code of the refusal of another queue.
+    """
     topic = find_readable_topic(state, name)
-    if not ALL_QUEUES <= queue_id < topic.read_queue_nums:
-        raise wrong_queue(connection, topic, queue_id, ResponseCode.INVALID_PARAMETER)
+    if not first <= queue_id < topic.read_queue_nums:
+        raise Refusal(
+            code,
+            f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+            f"consumer:[/{connection.address}]",
+        )
     return topic
 
 
@@ -254,18 +273,6 @@ def check_way(state: BrokerState, request: Request, group: str, topic: str) -> N
             ResponseCode.SYSTEM_BUSY,
             f"{GROUPS_PER_TOPIC_MAX} groups consume topic {topic} by messages, which is the limit",
         )
-
-
-def wrong_queue(
-    connection: Connection, topic: TopicConfig, queue_id: int, code: ResponseCode
-) -> Refusal:
-    """Return the refusal of a queue that a topic does not have, with a pull's or a pop's code."""
-    return Refusal(
-        code,
-        f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
-        f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
-        f"consumer:[/{connection.address}]",
-    )
 
 
 def given_filter(
