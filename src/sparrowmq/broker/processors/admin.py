@@ -5,7 +5,7 @@ Source: AdminBrokerProcessor.java.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
@@ -114,20 +114,39 @@ def _parse_changes(text: str | None) -> dict[str, str]:
 def _change_attributes(
     before: TopicConfig | None, changes: Mapping[str, str]
 ) -> dict[str, str] | UnsetType:
-    """Return a topic's attributes after changes: names with a sign, and the new values."""
+    """Return a topic's attributes after changes."""
+
+    def find_fault(signed: str, value: str) -> str | None:
+        if signed == f"+{MESSAGE_TYPE_ATTRIBUTE}" and value in MESSAGE_TYPES:
+            return None
+        return (
+            f"{f'{signed}={value}'!r} is not an attribute of topics here; give "
+            f"+{MESSAGE_TYPE_ATTRIBUTE}= and one of {', '.join(MESSAGE_TYPES)}"
+        )
+
+    return _apply_changes(before, changes, find_fault)
+
+
+def _apply_changes(
+    before: TopicConfig | SubscriptionGroupConfig | None,
+    changes: Mapping[str, str],
+    find_fault: Callable[[str, str], str | None],
+) -> dict[str, str] | UnsetType:
+    """Return attributes after changes: names with a sign, and the new values.
+
+    Args:
+        find_fault: returns what is wrong with a change that removes nothing, or None.
+
+    Raises: Refusal.
+    """
     found = dict(before.attributes) if before is not None and before.attributes else {}
     for signed, value in changes.items():
-        sign, name = signed[:1], signed[1:]
-        if sign == "-":
-            found.pop(name, None)
-        elif sign != "+" or name != MESSAGE_TYPE_ATTRIBUTE or value not in MESSAGE_TYPES:
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"{f'{signed}={value}'!r} is not an attribute of topics here; give "
-                f"+{MESSAGE_TYPE_ATTRIBUTE}= and one of {', '.join(MESSAGE_TYPES)}",
-            )
+        if signed[:1] == "-":
+            found.pop(signed[1:], None)
+        elif (fault := find_fault(signed, value)) is not None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
         else:
-            found[name] = value
+            found[signed[1:]] = value
     return found or UNSET
 
 
@@ -231,17 +250,14 @@ def _with_attributes(
     before: SubscriptionGroupConfig | None, group: SubscriptionGroupConfig
 ) -> SubscriptionGroupConfig:
     """Return a group's new settings with its attributes after the changes in them."""
-    found = dict(before.attributes) if before is not None and before.attributes else {}
-    for signed, value in (group.attributes or {}).items():
-        sign, name = signed[:1], signed[1:]
-        if sign == "-":
-            found.pop(name, None)
-        elif sign == "+" and name:
-            found[name] = value
-        else:
-            text = f"wrong format key: {signed!r}; give +name with a value, or -name"
-            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
-    return structs.replace(group, attributes=found or UNSET)
+
+    def find_fault(signed: str, value: str) -> str | None:
+        if signed[:1] == "+" and signed[1:]:
+            return None
+        return f"wrong format key: {signed!r}; give +name with a value, or -name"
+
+    attributes = _apply_changes(before, group.attributes or {}, find_fault)
+    return structs.replace(group, attributes=attributes)
 
 
 def _note_settings(
