@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -220,10 +220,8 @@ class PendingReplies:
         A record that was stored stays: its answer is that of a failed flush, FLUSH_DISK_TIMEOUT.
         The others' is SYSTEM_ERROR.
         """
-        failed = [e for e in self._for_rounds if 0 < e.journal_round <= journal_round]
-        self._for_rounds = [e for e in self._for_rounds if not 0 < e.journal_round <= journal_round]
         released: list[Output] = []
-        for entry in failed:
+        for entry in self._take_if(lambda entry: 0 < entry.journal_round <= journal_round):
             has_record = bool(entry.position)
             code = ResponseCode.FLUSH_DISK_TIMEOUT if has_record else ResponseCode.SYSTEM_ERROR
             remark = f"the configuration could not be written: {reason}"
@@ -233,14 +231,17 @@ class PendingReplies:
     def fail_offsets(self, reason: str) -> list[Output]:
         """Answer SYSTEM_ERROR to the requests that wait for the running write of the offsets."""
         rounds, remark = self._offset_saves, f"the offsets could not be written: {reason}"
-        waiting, self._for_rounds = self._for_rounds, []
-        released: list[Output] = []
-        for entry in waiting:
-            if rounds.finished < entry.offsets_round <= rounds.begun:
-                released.append(_failed(entry.reply, ResponseCode.SYSTEM_ERROR, remark))
-            else:
-                self._for_rounds.append(entry)
-        return released
+        failed = self._take_if(lambda entry: rounds.finished < entry.offsets_round <= rounds.begun)
+        return [_failed(entry.reply, ResponseCode.SYSTEM_ERROR, remark) for entry in failed]
+
+    def _take_if(self, has_failed: Callable[[_AwaitingRounds], bool]) -> list[_AwaitingRounds]:
+        """Remove and return the entries that waited for a failed round."""
+        taken: list[_AwaitingRounds] = []
+        kept: list[_AwaitingRounds] = []
+        for entry in self._for_rounds:
+            (taken if has_failed(entry) else kept).append(entry)
+        self._for_rounds = kept
+        return taken
 
     def forget(self, connection: Connection) -> None:
         """Forget the counts of a closed connection; its replies are dropped when released."""
