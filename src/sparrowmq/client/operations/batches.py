@@ -89,9 +89,8 @@ def _send(
                 outcome = _results_of(result, len(batch))
             except SparrowError as error:
                 outcome = error
-            ended, batch = batch, []
-            batcher.done(ended, outcome)
-            del ended
+            batcher.done(batch, outcome)
+            batch = []
         while batch:
             try:
                 result = yield from send(publisher, batch[0].message, queue=queue, in_turn=True)
@@ -99,11 +98,6 @@ def _send(
             except SparrowError as error:
                 outcome = error
             batcher.done((batch.pop(0),), outcome)
-    except Exception as error:
-        # An observer of the user may raise anything, and others still wait for their messages.
-        batcher.done(batch, error)
-        batch = []
-        raise
     finally:
         # Messages are left here if the driver was closed meanwhile.
         batcher.done(batch, closed_error())
