@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.spark.bounds import OffsetChoice, QueueBounds, ranges_between
-from sparrowmq.spark.discovery import BEGIN_WAIT_MS_MAX, Discovery, discover
+from sparrowmq.spark.discovery import Discovery, begin_wait_ms, discover
 from sparrowmq.spark.failures import clear, settle
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.partition import make_partitions, read_partition
@@ -78,7 +78,7 @@ def _find_edges(
 
 def _persist(options: SourceOptions, find: Callable[[], Operation[T]]) -> Operation[T]:
     """Wait for a broker that does not answer, as every read does that begins."""
-    return (yield from persist(min(options.wait_for_brokers_ms, BEGIN_WAIT_MS_MAX), find))
+    return (yield from persist(begin_wait_ms(options), find))
 
 
 def _narrow_by_time(

@@ -26,6 +26,11 @@ class Discovery(NamedTuple):
     bounds: dict[MessageQueue, QueueBounds]
 
 
+def begin_wait_ms(options: SourceOptions) -> int:
+    """Return how long a read that begins waits for a broker."""
+    return min(options.wait_for_brokers_ms, BEGIN_WAIT_MS_MAX)
+
+
 def discover(
     cluster: Cluster,
     options: SourceOptions,
@@ -67,7 +72,7 @@ def discover(
 
     wait_ms = options.wait_for_brokers_ms
     if not expected:
-        wait_ms = min(wait_ms, BEGIN_WAIT_MS_MAX)
+        wait_ms = begin_wait_ms(options)
         topics = yield from _find_topics(cluster, options, is_expected=False)
         try:
             yield from cluster.refresh(topics)

@@ -14,7 +14,7 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.spark.bounds import Bounds, Loss, Offsets, find_refilled
-from sparrowmq.spark.discovery import BEGIN_WAIT_MS_MAX, Discovery, discover
+from sparrowmq.spark.discovery import Discovery, begin_wait_ms, discover
 from sparrowmq.spark.failures import settle
 from sparrowmq.spark.options import SourceOptions
 from sparrowmq.spark.positions import find_offsets, sample_sizes, store_times_before
@@ -158,7 +158,7 @@ class QueueWatch:
                 group=options.group,
                 pull_group=options.pull_group,
             ),
-            wait_ms_max=BEGIN_WAIT_MS_MAX,
+            wait_ms=begin_wait_ms(options),
         )
         (offsets,) = settle([choice], bounds, fail=options.fail_on_data_loss)
         return offsets
@@ -188,18 +188,18 @@ class QueueWatch:
         queues: Collection[MessageQueue],
         ask: Callable[[Cluster], Operation[T]],
         *,
-        wait_ms_max: int | None = None,
+        wait_ms: int | None = None,
     ) -> T:
         """Ask the brokers of queues; wait for one that has stopped since the last look."""
-        cluster, wait_ms = connect(self._options), self._options.wait_for_brokers_ms
+        cluster = connect(self._options)
         topics = {queue.topic for queue in queues}
 
         def attempt() -> Operation[T]:
             yield from cluster.refresh(topics, age_ms_max=ROUTE_AGE_MS_MAX)
             return (yield from ask(cluster))
 
-        if wait_ms_max is not None:
-            wait_ms = min(wait_ms, wait_ms_max)
+        if wait_ms is None:
+            wait_ms = self._options.wait_for_brokers_ms
         return cluster.run(persist(wait_ms, attempt))
 
 
