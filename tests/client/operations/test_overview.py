@@ -337,7 +337,7 @@ def test_flows_are_those_between_two_looks() -> None:
     def look(at_ms: int, end: int, done: int) -> Overview:
         progress = TopicProgress("t", 1, end, done, end - done, end - done, None)
         group = GroupOverview(group="G", topics=(progress,))
-        topic = overview.TopicOverview(topic="t", places=(), max_offset=end)
+        topic = overview.TopicOverview(topic="t", places=(), ends_at={"a": end})
         return Overview(
             at_ms=at_ms, timestamp_ms=at_ms, brokers=(), topics=(topic,), groups=(group,)
         )

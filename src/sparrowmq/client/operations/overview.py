@@ -108,8 +108,7 @@ class GroupOverview:
         topics: the group's progress in each topic with a committed offset, by name, without the
             retry topic.
         retry_lag: the number of failed messages that wait to come again.
-        retried: the number of failed messages that came to the retry topic so far.
-        retried_at: the same, by broker.
+        retried_at: the number of failed messages that came to the retry topic so far, by broker.
         members: the client ids that a broker lists, duplicates included; None if no broker was
             asked.
         dead_letters: the number of dead letters that brokers keep; None if no broker was asked, or
@@ -124,13 +123,17 @@ class GroupOverview:
     group: str
     topics: tuple[TopicProgress, ...] = ()
     retry_lag: int = 0
-    retried: int = 0
     retried_at: Mapping[str, int] = field(default_factory=dict, hash=False)
     members: tuple[str, ...] | None = None
     dead_letters: int | None = None
     last_dead_letter_age_ms: int | None = None
     oldest_waiting: WaitingMessage | None = None
     is_popped: bool = False
+
+    @property
+    def retried(self) -> int:
+        """The number of failed messages that came to the retry topic so far."""
+        return sum(self.retried_at.values())
 
     @property
     def is_abandoned(self) -> bool:
@@ -202,16 +205,20 @@ class TopicOverview:
         places: the topic's queues, by broker.
         is_internal: whether RocketMQ made the topic: for itself, for retries, or for dead letters.
         groups: the groups that have committed an offset in the topic, by name.
-        max_offset: the sum of all queues' max offsets; None if no group's progress shows them.
-        ends_at: the same, by broker, without brokers where no group has committed.
+        ends_at: the sum of the queues' max offsets by broker, without brokers where no group has
+            committed.
     """
 
     topic: str
     places: tuple[TopicPlace, ...]
     is_internal: bool = False
     groups: tuple[str, ...] = ()
-    max_offset: int | None = None
     ends_at: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def max_offset(self) -> int | None:
+        """The sum of all queues' max offsets; None if no group's progress shows them."""
+        return sum(self.ends_at.values()) if self.ends_at else None
 
     @property
     def queue_count(self) -> int:
@@ -506,7 +513,6 @@ def _merge_groups(views: Sequence[_View]) -> list[GroupOverview]:
                 group=group,
                 topics=tuple(found[topic] for topic in sorted(found)),
                 retry_lag=0 if retries is None else retries.lag,
-                retried=0 if retries is None else retries.max_offset,
                 retried_at=retried_at.get(group, {}),
                 is_popped=group in popped,
             )
@@ -566,7 +572,6 @@ def _merge_topics(
             places=tuple(places[name]),
             is_internal=name in own or is_system_topic(name) or name.startswith(prefixes),
             groups=tuple(consumed_by.get(name, ())),
-            max_offset=sum(ends[name].values()) if name in ends else None,
             ends_at=ends.get(name, {}),
         )
 
