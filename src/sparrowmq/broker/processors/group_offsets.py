@@ -237,10 +237,12 @@ def _clone(state: BrokerState, request: Request, header: CloneGroupOffsetRequest
         is_left = not header.offline and online is not None and name not in online.subscriptions
         if is_left or state.topics.find(name) is None:
             continue
-        known = dict(state.offsets.queues(target, name))
-        moves = {q: (known.get(q), to) for q, to in state.offsets.queues(source, name).items()}
-        for queue_id, (_, offset) in moves.items():
+        moves: dict[int, tuple[int | None, int]] = {}
+        for queue_id, offset in dict(state.offsets.queues(source, name)).items():
+            moves[queue_id] = (state.offsets.find(target, name, queue_id), offset)
             state.offsets.commit(target, name, queue_id, offset=offset)
+            if len(moves) % STATS_QUEUES_PER_STEP == 0:
+                yield
         detail = f"from group {source}"
         facts += state.audit.note(request, "copied", target, topic=name, moves=moves, detail=detail)
         yield
@@ -264,9 +266,11 @@ def _correction(state: BrokerState, request: Request, header: QueryCorrectionOff
     for group in state.offsets.groups_of_topic(header.topic):
         if group in filtered:
             continue
-        for queue_id, offset in state.offsets.queues(group, header.topic).items():
+        for queue_id, offset in dict(state.offsets.queues(group, header.topic)).items():
             if offset >= state.store.queues.min_offset(header.topic, queue_id):
                 lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+            if queue_id % STATS_QUEUES_PER_STEP == 0:
+                yield
         yield
     compared = state.offsets.queues(header.compare_group, header.topic)
     for queue_id, offset in compared.items():
