@@ -318,6 +318,9 @@ class Subscriber:
     has_joined: bool = False
     # A heartbeat under way counts as well.
     is_beating: bool = False
+    # The brokers that the last heartbeat with our group went to: also those of other consumers that
+    # share our connections.
+    named_at: frozenset[str] = frozenset()
     # The brokers that answered the last heartbeat, without those whose connection was lost since.
     answered: frozenset[str] = frozenset()
     known_offsets: KnownOffsets = field(default_factory=KnownOffsets)

@@ -278,6 +278,8 @@ def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> O
     named = {config.group: subscriber} | subscriber.companions
     begun_ms: int = yield Now()
     addresses = sorted({address for one in beating for address in one.routes.addresses()})
+    for each in named.values():
+        each.named_at = frozenset(addresses)
     asked = _addresses_to_ask(subscriber, addresses, begun_ms)
     failures, expiry_ms, _ = yield from heartbeat_all(
         asked,
@@ -472,7 +474,7 @@ def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
             consumer_group=config.group,
             timeout_ms=config.times.invoke_timeout_ms,
         )
-        for address in subscriber.routes.addresses()
+        for address in sorted(subscriber.named_at.union(subscriber.routes.addresses()))
     ]
     for outcome in (yield from gather_outcomes(operations, name="unregister")):
         if isinstance(outcome, SparrowError):
