@@ -49,6 +49,7 @@ from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import queues_for_again, send_again, send_back
 from sparrowmq.client.operations.trace_reports import finish
+from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.client.subscriber import (
     HELD_MS_MAX,
     GivenUp,
@@ -213,6 +214,8 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
     has_changed = False
     found: list[str] = []
     hosts = {queue: routes.host(queue) for queue in subscriber.pulls}
+    in_hand = {routes.host(owned.queue) for owned in member.owned_queues()}
+    addresses = {name: routes.address(name) for name in in_hand}
     for topic in member.topics:
         try:
             changed = yield from refresh_route(
@@ -237,11 +240,21 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
             # A fault of one topic's route says nothing about other topics.
             subscriber.report(RequestFailed(f"route of {topic}", None, error))
     now_ms: int = yield Now()
+    moved = {name for name, address in addresses.items() if _has_moved(routes, name, address)}
     for queue, host in hosts.items():
-        if routes.host(queue) != host:
+        if routes.host(queue) != host or host in moved:
             yield from _pull_anew(subscriber, queue, now_ms)
+    if moved:
+        # Its former address may go on answering, or stay silent: no connection shows it.
+        member.connection_lost(subscriber.queues_served_by(moved), now_ms)
     member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
     subscriber.wake.set()
+
+
+def _has_moved(routes: RouteCache, broker_name: str, former: str | None) -> bool:
+    """Return whether a broker has another address than its former one: perhaps a new master."""
+    address = routes.address(broker_name)
+    return address is not None and former is not None and address != former
 
 
 def _pull_anew(subscriber: Subscriber, queue: MessageQueue, now_ms: int) -> Operation[None]:
