@@ -94,6 +94,9 @@ from sparrowmq.protocol.bodies import HeartbeatData
 
 # An operation that carries out the actions of one type.
 Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]
+# How long the route of a topic that is not subscribed stays without being read anew. Who pulls such
+# a topic by hand reads it every `routes.ROUTE_MS`.
+LEFT_ROUTE_MS = 60_000
 # How long the end waits for the user's callback of the last change.
 LAST_CHANGE_MS = 2_000
 # How long leaving waits for a heartbeat under way, and how often it checks.
@@ -247,8 +250,19 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
     if moved:
         # Its former address may go on answering, or stay silent: no connection shows it.
         member.connection_lost(subscriber.queues_served_by(moved), now_ms)
+    _forget_left_topics(subscriber, now_ms)
     member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
     subscriber.wake.set()
+
+
+def _forget_left_topics(subscriber: Subscriber, now_ms: int) -> None:
+    """Forget routes that nobody reads anew: heartbeats went to their brokers for ever."""
+    member, routes = subscriber.member, subscriber.routes
+    used = {*member.topics, *(owned.queue.topic for owned in member.owned_queues())}
+    for topic in set(routes.topics) - used:
+        route = routes.find(topic)
+        if route is not None and now_ms - route.fetched_ms >= LEFT_ROUTE_MS:
+            routes.remove(topic)
 
 
 def _has_moved(routes: RouteCache, broker_name: str, former: str | None) -> bool:
