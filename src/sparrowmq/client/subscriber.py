@@ -338,6 +338,8 @@ class Subscriber:
     # were handed over that the listener has had for longest.
     has_popped: bool | None = None
     handed_ms: int | None = None
+    # The topics that have another expression than requests under way may have, or none any more.
+    resubscribed: set[str] = field(default_factory=set)
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     listener_calls: ListenerCalls = field(default_factory=ListenerCalls)

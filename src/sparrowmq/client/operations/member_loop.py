@@ -124,6 +124,7 @@ def run_member(
         if now_ms - due_ms >= MARKED_LEASE_MS:
             member.stood_still(now_ms - due_ms, now_ms)
         settle_ended(subscriber, now_ms)
+        yield from _pull_resubscribed(subscriber, now_ms)
         for delivery, back in calls.take_back(now_ms, is_suspended=member.is_suspended):
             member.take_back(delivery, back)
         member.deliveries.ahead_max = calls.ahead_max
@@ -271,8 +272,19 @@ def _has_moved(routes: RouteCache, broker_name: str, former: str | None) -> bool
     return address is not None and former is not None and address != former
 
 
+def _pull_resubscribed(subscriber: Subscriber, now_ms: int) -> Operation[None]:
+    """End pulls that wait at a broker for messages of a topic's former expression.
+
+    Their answers would pass over messages that came since and match the new expression alone.
+    """
+    topics, subscriber.resubscribed = subscriber.resubscribed, set()
+    if topics:
+        for queue in [queue for queue in subscriber.pulls if queue.topic in topics]:
+            yield from _pull_anew(subscriber, queue, now_ms)
+
+
 def _pull_anew(subscriber: Subscriber, queue: MessageQueue, now_ms: int) -> Operation[None]:
-    """Pull a queue that has moved at its new broker: the former may hold the pull for long."""
+    """End a queue's pull, which a broker may hold for long, and pull anew."""
     pulling = subscriber.pulls.pop(queue, None)
     if pulling is not None:
         yield Cancel(pulling)
