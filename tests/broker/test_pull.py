@@ -230,6 +230,28 @@ def test_held_pull_of_another_tag_waits_for_its_own(rig: Any) -> None:
     assert bodies(answer) == [b"b"]
 
 
+@pytest.mark.parametrize("kind", [b"TAG", b"SQL92"])
+def test_held_pull_is_answered_by_the_newest_subscription_of_its_group(
+    rig: Any, kind: bytes
+) -> None:
+    expressions = {b"TAG": (b"A", b"B"), b"SQL92": (b"TAGS = 'A'", b"TAGS = 'B'")}
+    former, newest = expressions[kind]
+    puller, sender = rig.connect(), rig.connect()
+    heartbeat(rig, puller, codes=b"65" * (kind == b"TAG"), kind=kind, expression=former)
+    assert rig.pull(puller, **{**SUSPEND, "sysFlag": "2"}) == []
+
+    newer = HEARTBEAT.replace(b'"subVersion":5', b'"subVersion":6')
+    body = newer % (b"CLUSTERING", b"66" * (kind == b"TAG"), kind, newest)
+    assert rig.call(puller, RequestCode.HEART_BEAT, None, body).code == 0
+    rig.outputs.clear()
+    rig.send(sender, body=b"b", properties="TAGS\x01B")
+    rig.advance(15_000)
+
+    # Who pulls on behind the message never gets it.
+    (answer,) = [o.command for o in rig.outputs if o.connection is puller]
+    assert bodies(answer) == [b"b"]
+
+
 def test_held_pull_is_answered_with_nothing_when_its_time_is_over(rig: Any) -> None:
     rig.pull(rig.connect(), **SUSPEND)
 

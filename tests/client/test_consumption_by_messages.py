@@ -114,6 +114,21 @@ def test_members_share_one_queue_and_none_holds_messages_that_another_could_take
     assert sorted(found) == [b"a", b"b", b"c"]
 
 
+def test_message_that_a_new_expression_matches_is_not_passed_over(
+    consume: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    found: list[bytes] = []
+    consumer = consume(lambda messages, _: found.extend(message.body for message in messages))
+    consumer.subscribe(topic, "a")
+    producer.send(Message(topic, b"first", tags="a"))
+    wait_until("the first", lambda: found == [b"first"], timeout_s=PATIENCE_S)
+
+    consumer.subscribe(topic, "a || b")
+    producer.send(Message(topic, b"second", tags="b"))
+
+    wait_until("the second", lambda: found == [b"first", b"second"], timeout_s=PATIENCE_S)
+
+
 def test_failed_messages_come_again_and_then_are_dead_letters(
     cluster: EmbeddedCluster,
     consume: Callable[..., Any],

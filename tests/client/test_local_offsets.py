@@ -9,7 +9,7 @@ import pytest
 
 from sparrowmq import Message, MessageModel, MessageQueue, Producer, PushConsumer
 from sparrowmq.client.local_offsets import LocalOffsets, default_directory
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, StoreError
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 QUEUE, OTHER = (MessageQueue("T", "b", n) for n in range(2))
@@ -43,6 +43,35 @@ def test_version_before_serves_where_the_last_is_damaged(tmp_path: Path) -> None
     path.with_suffix(".json.bak").write_bytes(b"{")
     with pytest.raises(ConfigError, match=r"offsets\.json"):
         offsets_in(tmp_path).load()
+
+
+def test_offset_that_is_stored_writes_no_file(tmp_path: Path) -> None:
+    kept, path = offsets_in(tmp_path), tmp_path / "10.0.0.1@DEFAULT" / "GID_b" / "offsets.json"
+    for queue in (QUEUE, OTHER):
+        kept.put(queue, 5)
+    written = path.stat().st_ino
+    again = offsets_in(tmp_path)
+    again.load()
+
+    for each in (kept, again):
+        for queue in (QUEUE, OTHER):
+            each.put(queue, 5)
+    assert path.stat().st_ino == written
+
+    kept.put(QUEUE, 6)
+    assert path.stat().st_ino != written
+
+
+def test_offset_that_could_not_be_stored_is_stored_the_next_time(tmp_path: Path) -> None:
+    kept, in_the_way = offsets_in(tmp_path), tmp_path / "10.0.0.1@DEFAULT"
+    in_the_way.write_bytes(b"")
+    with pytest.raises(StoreError, match=r"offsets\.json"):
+        kept.put(QUEUE, 5)
+    in_the_way.unlink()
+
+    kept.put(QUEUE, 5)
+
+    assert offsets_in(tmp_path).load() == {QUEUE: 5}
 
 
 def test_nothing_is_known_at_first(tmp_path: Path) -> None:

@@ -632,6 +632,23 @@ def test_the_wait_for_queues_includes_topics_that_were_just_subscribed(
 
 
 @pytest.mark.slow
+def test_message_that_a_new_expression_matches_is_not_passed_over(
+    make_consumer: Callable[..., PushConsumer], producer: Producer, topic: str
+) -> None:
+    queue, seen = MessageQueue(topic, "broker-a", 0), Seen()
+    consumer = make_consumer(seen)
+    consumer.subscribe(topic, "a")
+    consumer.start()
+    producer.send(Message(topic, b"first", tags="a"), queue=queue)
+    wait_until("the first", lambda: set(seen.bodies) == {b"first"})
+
+    consumer.subscribe(topic, "a || b")
+    producer.send(Message(topic, b"second", tags="b"), queue=queue)
+
+    wait_until("the second", lambda: set(seen.bodies) == {b"first", b"second"})
+
+
+@pytest.mark.slow
 def test_topic_subscribed_and_dropped_at_run_time(
     make_consumer: Callable[..., PushConsumer], cluster: EmbeddedCluster, topic: str
 ) -> None:

@@ -302,6 +302,12 @@ def make_subscription(
 
 def add_subscription(subscriber: Subscriber, subscription: SubscriptionData) -> None:
     """Subscribe a topic, or change its expression. On the driver's thread, or before it runs."""
+    former = subscriber.subscriptions.get(subscription.topic)
+    if former is not None and (former.sub_string, former.expression_type) != (
+        subscription.sub_string,
+        subscription.expression_type,
+    ):
+        subscriber.resubscribed.add(subscription.topic)
     subscriber.subscriptions[subscription.topic] = subscription
     subscriber.member.subscribe(subscription.topic, now_ms=clock.monotonic_ms())
     subscriber.wake.set()
@@ -321,7 +327,8 @@ def subscribe_topics(subscriber: Subscriber, topics: Topics | None) -> bool:
 def remove_subscription(subscriber: Subscriber, topic: str) -> None:
     """Unsubscribe a topic and give up its queues. On the driver's thread."""
     topic = subscriber.config.namespace.wrap(topic)
-    subscriber.subscriptions.pop(topic, None)
+    if subscriber.subscriptions.pop(topic, None) is not None:
+        subscriber.resubscribed.add(topic)
     subscriber.member.unsubscribe(topic, now_ms=clock.monotonic_ms())
     subscriber.wake.set()
 

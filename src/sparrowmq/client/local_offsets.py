@@ -69,20 +69,22 @@ class LocalOffsets:
         return {}
 
     def put(self, queue: MessageQueue, offset: int) -> None:
-        """Store an offset. Raises: StoreError if the file cannot be written."""
+        """Store an offset that is not stored yet. Raises: StoreError if that fails."""
         with self._lock:
-            self._offsets[queue] = offset
+            if self._offsets.get(queue) == offset:
+                # A member commits each queue every few seconds, also where nothing comes.
+                return
+            offsets = {**self._offsets, queue: offset}
             new = self._path.with_suffix(".json.tmp")
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                new.write_bytes(
-                    encode_body(ResetOffsetBody(offset_table=self._offsets), pretty=True)
-                )
+                new.write_bytes(encode_body(ResetOffsetBody(offset_table=offsets), pretty=True))
                 if self._path.exists():
                     os.replace(self._path, self._backup_path())
                 os.replace(new, self._path)
             except OSError as error:
                 raise StoreError(f"offsets cannot be stored in {self._path}: {error}") from error
+            self._offsets = offsets
 
     def _backup_path(self) -> Path:
         return self._path.with_suffix(".json.bak")

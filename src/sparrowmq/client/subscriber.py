@@ -318,6 +318,9 @@ class Subscriber:
     has_joined: bool = False
     # A heartbeat under way counts as well.
     is_beating: bool = False
+    # The brokers that the last heartbeat with our group went to: also those of other consumers that
+    # share our connections.
+    named_at: frozenset[str] = frozenset()
     # The brokers that answered the last heartbeat, without those whose connection was lost since.
     answered: frozenset[str] = frozenset()
     known_offsets: KnownOffsets = field(default_factory=KnownOffsets)
@@ -335,6 +338,8 @@ class Subscriber:
     # were handed over that the listener has had for longest.
     has_popped: bool | None = None
     handed_ms: int | None = None
+    # The topics that have another expression than requests under way may have, or none any more.
+    resubscribed: set[str] = field(default_factory=set)
     # Pulls under way, to abandon them.
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     listener_calls: ListenerCalls = field(default_factory=ListenerCalls)

@@ -150,6 +150,29 @@ def test_leaving_is_told_after_the_heartbeat_and_no_other_names_the_group(broker
     assert [each.group_name for each in data.consumer_data_set] == ["GID_1"]
 
 
+def test_leaving_is_told_to_all_brokers_that_heard_of_the_group(broker: Any) -> None:
+    one, other = make_subscriber("GID_1", "a"), make_subscriber("GID_2", "b")
+    new = make_subscriber("GID_3")
+    share(one, other, new)
+    broker(_heartbeat(begin(one), Heartbeat()))
+    heard = [
+        (address, data.group_name)
+        for address, request in told(broker)
+        for data in decode_body(HeartbeatData, request.body).consumer_data_set
+    ]
+
+    for each in (other, new, one):
+        broker(_leave(each, Leave()))
+
+    left = [
+        (address, (request.ext_fields or {})["consumerGroup"])
+        for address, request in told(broker, RequestCode.UNREGISTER_CLIENT)
+    ]
+    assert sorted(left) == sorted(heard)
+    assert ("a:10911", "GID_2") in left
+    assert ("a:10911", "GID_3") in left
+
+
 def test_one_of_many_members_asks_a_silent_broker_again_for_all(broker: Any) -> None:
     members, silent = [make_subscriber("GID_1", "a") for _ in range(20)], SilentBrokers()
     for number, member in enumerate(members):

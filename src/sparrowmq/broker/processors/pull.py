@@ -159,9 +159,10 @@ def _answer(
     except Refusal as refusal:
         refusal.ext_fields = {}
         raise
-    result = _read(state, header, held.wanted)
+    wanted = _newest_filter(state, header, held.wanted)
+    result = _read(state, header, wanted)
     if (
-        held.wanted.condition is None
+        wanted.condition is None
         or result.status is not GetStatus.NO_MATCHED_MESSAGE
         or result.next_offset < result.max_offset
         or state.holds.is_overdue(held)
@@ -169,7 +170,20 @@ def _answer(
         return [_reply(held.connection, held.command, header, result)]
     header = msgspec.structs.replace(header, queue_offset=result.next_offset)
     answer = partial(_answer, state, header)
-    return hold(state, replace(held, queue_offset=result.next_offset, answer=answer))
+    return hold(state, replace(held, queue_offset=result.next_offset, wanted=wanted, answer=answer))
+
+
+def _newest_filter(
+    state: BrokerState, header: PullMessageRequestHeader, wanted: MessageFilter
+) -> MessageFilter:
+    """Return the filter of a pull that waited: its group may have another subscription by now."""
+    if header.sys_flag & PULL_SUBSCRIPTION:
+        return wanted
+    group = state.consumers.find(header.consumer_group)
+    subscription = None if group is None else group.subscriptions.get(header.topic)
+    if subscription is None or subscription.wanted is None:
+        return wanted
+    return subscription.wanted
 
 
 def _check(state: BrokerState, request: Request, header: PullMessageRequestHeader) -> MessageFilter:

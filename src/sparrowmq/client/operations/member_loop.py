@@ -49,6 +49,7 @@ from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.operations.routes import refresh_route
 from sparrowmq.client.operations.send_back import queues_for_again, send_again, send_back
 from sparrowmq.client.operations.trace_reports import finish
+from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.client.subscriber import (
     HELD_MS_MAX,
     GivenUp,
@@ -93,6 +94,9 @@ from sparrowmq.protocol.bodies import HeartbeatData
 
 # An operation that carries out the actions of one type.
 Carrier: TypeAlias = Callable[[Subscriber, Any], Operation[None]]
+# How long the route of a topic that is not subscribed stays without being read anew. Who pulls such
+# a topic by hand reads it every `routes.ROUTE_MS`.
+LEFT_ROUTE_MS = 60_000
 # How long the end waits for the user's callback of the last change.
 LAST_CHANGE_MS = 2_000
 # How long leaving waits for a heartbeat under way, and how often it checks.
@@ -120,6 +124,7 @@ def run_member(
         if now_ms - due_ms >= MARKED_LEASE_MS:
             member.stood_still(now_ms - due_ms, now_ms)
         settle_ended(subscriber, now_ms)
+        yield from _pull_resubscribed(subscriber, now_ms)
         for delivery, back in calls.take_back(now_ms, is_suspended=member.is_suspended):
             member.take_back(delivery, back)
         member.deliveries.ahead_max = calls.ahead_max
@@ -213,6 +218,8 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
     has_changed = False
     found: list[str] = []
     hosts = {queue: routes.host(queue) for queue in subscriber.pulls}
+    in_hand = {routes.host(owned.queue) for owned in member.owned_queues()}
+    addresses = {name: routes.address(name) for name in in_hand}
     for topic in member.topics:
         try:
             changed = yield from refresh_route(
@@ -237,15 +244,47 @@ def _refresh_routes(subscriber: Subscriber, _: RefreshRoutes) -> Operation[None]
             # A fault of one topic's route says nothing about other topics.
             subscriber.report(RequestFailed(f"route of {topic}", None, error))
     now_ms: int = yield Now()
+    moved = {name for name, address in addresses.items() if _has_moved(routes, name, address)}
     for queue, host in hosts.items():
-        if routes.host(queue) != host:
+        if routes.host(queue) != host or host in moved:
             yield from _pull_anew(subscriber, queue, now_ms)
+    if moved:
+        # Its former address may go on answering, or stay silent: no connection shows it.
+        member.connection_lost(subscriber.queues_served_by(moved), now_ms)
+    _forget_left_topics(subscriber, now_ms)
     member.routes_refreshed(found=found, has_changed=has_changed, now_ms=now_ms)
     subscriber.wake.set()
 
 
+def _forget_left_topics(subscriber: Subscriber, now_ms: int) -> None:
+    """Forget routes that nobody reads anew: heartbeats went to their brokers for ever."""
+    member, routes = subscriber.member, subscriber.routes
+    used = {*member.topics, *(owned.queue.topic for owned in member.owned_queues())}
+    for topic in set(routes.topics) - used:
+        route = routes.find(topic)
+        if route is not None and now_ms - route.fetched_ms >= LEFT_ROUTE_MS:
+            routes.remove(topic)
+
+
+def _has_moved(routes: RouteCache, broker_name: str, former: str | None) -> bool:
+    """Return whether a broker has another address than its former one: perhaps a new master."""
+    address = routes.address(broker_name)
+    return address is not None and former is not None and address != former
+
+
+def _pull_resubscribed(subscriber: Subscriber, now_ms: int) -> Operation[None]:
+    """End pulls that wait at a broker for messages of a topic's former expression.
+
+    Their answers would pass over messages that came since and match the new expression alone.
+    """
+    topics, subscriber.resubscribed = subscriber.resubscribed, set()
+    if topics:
+        for queue in [queue for queue in subscriber.pulls if queue.topic in topics]:
+            yield from _pull_anew(subscriber, queue, now_ms)
+
+
 def _pull_anew(subscriber: Subscriber, queue: MessageQueue, now_ms: int) -> Operation[None]:
-    """Pull a queue that has moved at its new broker: the former may hold the pull for long."""
+    """End a queue's pull, which a broker may hold for long, and pull anew."""
     pulling = subscriber.pulls.pop(queue, None)
     if pulling is not None:
         yield Cancel(pulling)
@@ -278,6 +317,8 @@ def _send_heartbeats(subscriber: Subscriber, beating: Sequence[Subscriber]) -> O
     named = {config.group: subscriber} | subscriber.companions
     begun_ms: int = yield Now()
     addresses = sorted({address for one in beating for address in one.routes.addresses()})
+    for each in named.values():
+        each.named_at = frozenset(addresses)
     asked = _addresses_to_ask(subscriber, addresses, begun_ms)
     failures, expiry_ms, _ = yield from heartbeat_all(
         asked,
@@ -472,7 +513,7 @@ def _leave(subscriber: Subscriber, _: Leave) -> Operation[None]:
             consumer_group=config.group,
             timeout_ms=config.times.invoke_timeout_ms,
         )
-        for address in subscriber.routes.addresses()
+        for address in sorted(subscriber.named_at.union(subscriber.routes.addresses()))
     ]
     for outcome in (yield from gather_outcomes(operations, name="unregister")):
         if isinstance(outcome, SparrowError):

@@ -157,6 +157,7 @@ def _run(subscriber: Subscriber) -> Operation[None]:
         yield from _settle_ended(popping, now_ms)
         _take_back(popping, now_ms)
         yield from _renew_due(popping, now_ms)
+        yield from _end_former_pops(popping)
         if member.is_suspended:
             yield from _give_back(popping, popping.take_waiting(now_ms))
         else:
@@ -168,6 +169,21 @@ def _run(subscriber: Subscriber) -> Operation[None]:
         yield Wait(wake, LOOK_MS if due_ms is None else max(0, due_ms - now_ms))
     yield from _leave(popping)
     member.left()
+
+
+def _end_former_pops(popping: _Popping) -> Operation[None]:
+    """End pops that may wait with a topic's former expression; others take their places.
+
+    They still wait at their brokers, and what they find there is given back.
+    """
+    if not popping.subscriber.resubscribed:
+        return
+    popping.subscriber.resubscribed.clear()
+    for task in popping.pops:
+        if not task.done:
+            yield Cancel(task)
+            popping.pop_count -= 1
+    popping.pops.clear()
 
 
 def _begin_due(popping: _Popping, now_ms: int) -> Operation[None]:
