@@ -413,7 +413,8 @@ class ConfigSaving:
                 released = state.pending.fail_offsets(str(error))
             self._holds_round = False
             state.offset_saves.finish()
-        if state.offset_saves.is_asked:
+        # The copy that a reply waited for has kept the next one back.
+        if state.offset_saves.is_asked or self._is_copy_due:
             state.saves.ask()
         if error is None:
             if work.ends_journal:
