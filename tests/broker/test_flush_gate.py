@@ -319,6 +319,49 @@ def test_deletions_that_wait_for_one_flush_are_each_confirmed_once_they_are_writ
 
 
 @pytest.mark.parametrize(("code", "fields"), DELETIONS)
+def test_repeated_deletion_is_confirmed_no_earlier_than_the_first(
+    make_machine: Callable[..., Machine], code: int, fields: dict[str, str]
+) -> None:
+    machine = make_machine(is_sync=False)
+    machine.pass_time(5_000)
+    machine.waits = True
+    machine.send(b"m")
+    machine.commit(1)
+
+    early = [machine.serve(code, fields) for _ in range(2)]
+    machine.waits = False
+    for round in machine.waiting:
+        round.end(attempt(round))
+    machine.pass_time(200)
+
+    assert early == [[], []]
+    assert [answer.code for answer in machine.answers()] == [ResponseCode.SUCCESS] * 2
+
+
+def test_stop_while_a_deletion_waits_writes_the_later_offsets_and_answers_each_deletion(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine(is_sync=False)
+    machine.pass_time(5_000)
+    machine.waits = True
+    machine.send(b"m")
+    deletion = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    for group in ("GID_a", "GID_b"):
+        fields = {"consumerGroup": group, "topic": "T", "queueId": "0", "commitOffset": "1"}
+        assert machine.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields) == 0
+        assert machine.serve(deletion, {"groupName": group, "removeOffset": "true"}) == []
+    machine.commit(1)
+    machine.host.is_stopping = True
+    for round in machine.waiting:
+        round.end(attempt(round))
+    machine.outputs.clear()
+    machine.stop()
+
+    assert [answer.code for answer in machine.answers()] == [ResponseCode.SUCCESS] * 2
+    assert machine.saved_offset() == 1
+
+
+@pytest.mark.parametrize(("code", "fields"), DELETIONS)
 def test_deletion_whose_offsets_cannot_be_written_is_an_error_and_is_written_later(
     make_machine: Callable[..., Machine],
     monkeypatch: pytest.MonkeyPatch,

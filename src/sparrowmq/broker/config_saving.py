@@ -110,7 +110,6 @@ class SaveWork(NamedTuple):
             start recognizes the files.
         ends_journal: whether the files contain all changes of the journal up to that segment, so
             that the segments are removed.
-        has_offsets_round: whether the copy of the offsets is that of the round of `offset_saves`.
     """
 
     number: int
@@ -119,7 +118,6 @@ class SaveWork(NamedTuple):
     filed: FiledVersions | None = None
     segment: int = 0
     ends_journal: bool = False
-    has_offsets_round: bool = False
 
     @property
     def files(self) -> list[str]:
@@ -168,8 +166,6 @@ class ConfigSaving:
             DELAYS_FILE: FlushGate(),
             TIMER_CHECK_FILE: FlushGate(),
         }
-        # Whether the gate has the copy of the offsets that a reply waits for.
-        self._holds_round = False
         # The committed offsets that were beyond their queue's end at the start.
         self.offsets_cut = 0
 
@@ -318,7 +314,7 @@ class ConfigSaving:
         number = state.saves.begin()
         if number is None:
             return None
-        tables, has_offsets_round = self._take_progress()
+        tables = self._take_progress()
         if state.audit.is_changed:
             tables[AUDIT_FILE] = state.audit.table()
             state.audit.is_changed = False
@@ -328,7 +324,7 @@ class ConfigSaving:
             state.saves.finish()
             return None
         if not due:
-            return SaveWork(number, tables, has_offsets_round=has_offsets_round)
+            return SaveWork(number, tables)
         filed = self._filed
         if TOPICS_FILE in due:
             tables[TOPICS_FILE] = state.topics.table()
@@ -348,18 +344,10 @@ class ConfigSaving:
         self._begin_segment()
         for name in due:
             self._unfiled.pop(name, None)
-        return SaveWork(
-            number,
-            tables,
-            locks,
-            filed,
-            segment,
-            ends_journal=not self._unfiled,
-            has_offsets_round=has_offsets_round,
-        )
+        return SaveWork(number, tables, locks, filed, segment, ends_journal=not self._unfiled)
 
-    def _take_progress(self) -> tuple[dict[str, Struct], bool]:
-        """Return the copies of progress that may be written now, and whether a reply waits for one.
+    def _take_progress(self) -> dict[str, Struct]:
+        """Return the copies of progress that may be written now.
 
         The copies are new ones, if they are due, or those that have waited for the flush.
         """
@@ -371,22 +359,22 @@ class ConfigSaving:
         offsets_position = (
             store.appended_position if state.offsets.has_popped else store.readable_position
         )
-        has_offsets_round = is_blocked = False
+        # A copy that a reply waits for is written before the next one is made.
+        is_blocked = state.offset_saves.is_running and self._gates[OFFSETS_FILE].is_open(
+            store.flushed_position
+        )
         for name, progress, position in (
             (OFFSETS_FILE, state.offsets, offsets_position),
             (DELAYS_FILE, state.delays, store.appended_position),
             (TIMER_CHECK_FILE, state.timers, store.appended_position),
         ):
             gate, is_of_offsets = self._gates[name], name == OFFSETS_FILE
-            taken = gate.take(store.flushed_position) or {}
+            tables |= gate.take(store.flushed_position) or {}
             # The table of pops needs the offsets of its time in their file, which is written first.
             is_with_pops = is_of_offsets and state.pops.is_changed
             is_awaited = is_of_offsets and state.offset_saves.is_asked
             is_due = self._is_copy_due or is_awaited
             is_due &= progress.is_changed or is_with_pops
-            if is_of_offsets and taken:
-                # A copy that a reply waits for is written before the next one is made.
-                is_blocked = has_offsets_round = self._holds_round
             if is_due and gate.is_empty and not (is_of_offsets and is_blocked):
                 progress.is_changed = False
                 held: dict[str, Struct] = {name: progress.table()}
@@ -395,32 +383,30 @@ class ConfigSaving:
                     held[POPS_FILE] = state.pops.table()
                 gate.hold(held, position=position)
                 if is_of_offsets:
-                    self._holds_round = state.offset_saves.begin() is not None
-                if newest := gate.take(store.flushed_position):
-                    taken |= newest
-                    has_offsets_round |= is_of_offsets and self._holds_round
-            tables |= taken
+                    state.offset_saves.begin()
+                tables |= gate.take(store.flushed_position) or {}
         self._is_copy_due &= is_blocked
-        return tables, has_offsets_round
+        return tables
 
     def saved(self, work: SaveWork, error: Exception | None) -> list[Output]:
         """Process the end of a round of config writing; return the replies that waited for it."""
         state = self._state
         state.saves.finish()
-        released: list[Output] = []
-        if work.has_offsets_round:
+        failed: list[Output] = []
+        # The copy that a reply waits for is held until this round has it.
+        if state.offset_saves.is_running and self._gates[OFFSETS_FILE].is_empty:
             if error is not None:
-                released = state.pending.fail_offsets(str(error))
-            self._holds_round = False
+                failed = state.pending.fail_offsets(str(error))
             state.offset_saves.finish()
-        if state.offset_saves.is_asked:
+        # The copy that a reply waited for has kept the next one back.
+        if state.offset_saves.is_asked or self._is_copy_due:
             state.saves.ask()
         if error is None:
             if work.ends_journal:
                 self._change_count = 0
             if POPS_FILE in work.tables:
                 state.pops.table_written()
-            return state.pending.note_rounds() if work.has_offsets_round else []
+            return state.pending.note_rounds()
         state.offsets.is_changed |= OFFSETS_FILE in work.tables
         state.delays.is_changed |= DELAYS_FILE in work.tables
         state.timers.is_changed |= TIMER_CHECK_FILE in work.tables
@@ -429,7 +415,7 @@ class ConfigSaving:
         for name in _FILES.values():
             if name in work.files:
                 self._unfiled.setdefault(name, 0)
-        return released
+        return failed
 
 
 _FILES: Mapping[type[Struct], str] = {

@@ -190,8 +190,7 @@ class BrokerHost:
         with suppress(OSError):
             self._journal.close()
         broker.ask_last_save()
-        save = self._save_round(broker.save_work(now_ms=self._world.monotonic_ms()))
-        if save is not None:
+        while save := self._save_round(broker.save_work(now_ms=self._world.monotonic_ms())):
             yield save
 
     # --- rounds -----------------------------------------------------------------------------

@@ -24,6 +24,11 @@ class Rounds:
         """The number of the last round that was asked for."""
         return self.begun + self.is_asked
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a round has begun and not ended."""
+        return self.begun != self.finished
+
     def ask(self) -> int:
         """Ask for a round; return the number of the round that covers the change."""
         self.is_asked = True
@@ -31,7 +36,7 @@ class Rounds:
 
     def begin(self) -> int | None:
         """Begin a round and return its number; None if a round runs or none is asked for."""
-        if self.begun != self.finished or not self.is_asked:
+        if self.is_running or not self.is_asked:
             return None
         self.is_asked = False
         self.begun += 1

@@ -189,9 +189,11 @@ class BrokerState:
         self.note_groups_changed()
 
     def round_of_offsets(self) -> int:
-        """Ask for a write of the offsets now; return its round, 0 if nothing is ever written."""
-        if not self.offsets.is_changed or self.store.failure is not None:
+        """Return the round after which the offsets are written, 0 if nothing is ever written."""
+        if self.store.failure is not None:
             return 0
+        if not self.offsets.is_changed:
+            return self.offset_saves.begun
         self.saves.ask()
         return self.offset_saves.ask()
 

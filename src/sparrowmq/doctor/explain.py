@@ -13,7 +13,6 @@ from sparrowmq.doctor.finding import describe_queues, describe_runs
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
 from sparrowmq.doctor.ownership import (
     allocate_all,
-    find_strategy,
     holders_of,
     sorted_ids,
     views_of,
@@ -21,6 +20,7 @@ from sparrowmq.doctor.ownership import (
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.consistent_hash import VIRTUAL_NODE_COUNT_DEFAULT, md5_hash
+from sparrowmq.strategies.registry import find_named
 from sparrowmq.words import Phrase, count_of
 
 
@@ -59,7 +59,7 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
         raise UsageError(
             f"group {snapshot.group} consumes by message: any member may receive any message"
         )
-    strategy = find_strategy(snapshot)
+    strategy = find_named(snapshot.strategy)
     if strategy is None:
         raise UsageError(
             f"strategy {snapshot.strategy} depends on settings that members do not report; "

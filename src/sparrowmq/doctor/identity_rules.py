@@ -16,12 +16,12 @@ from sparrowmq.doctor.group_view import GroupView, find_duplicates
 from sparrowmq.doctor.ownership import (
     Shares,
     allocate_all,
-    find_strategy,
     sorted_ids,
     views_of,
 )
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
+from sparrowmq.strategies.registry import find_named
 from sparrowmq.words import Phrase, count_of, format_rate
 
 # Container engines give their bridges addresses of this network.
@@ -178,7 +178,7 @@ def _effects(
     view: GroupView, found: dict[str, tuple[MemberConnection, ...]]
 ) -> tuple[tuple[MessageQueue, ...], tuple[MessageQueue, ...]]:
     """Return the queues that nobody reads, and those read twice, because of these ids."""
-    strategy = find_strategy(view.snapshot)
+    strategy = find_named(view.snapshot.strategy)
     unowned: dict[MessageQueue, None] = {}
     double: dict[MessageQueue, None] = {}
     if strategy is None or view.snapshot.is_broadcasting:

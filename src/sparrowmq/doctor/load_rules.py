@@ -17,9 +17,9 @@ from sparrowmq.doctor.finding import (
 )
 from sparrowmq.doctor.group_view import GroupView, describe_rates
 from sparrowmq.doctor.membership_rules import all_loads, user_loads
-from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
+from sparrowmq.strategies.registry import find_named
 from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 
 # A queue's backlog is out of line if it has this many messages and is this many times the mean
@@ -76,7 +76,7 @@ def _is_even_per_topic(view: GroupView) -> bool:
 
 def find_room_tilt(view: GroupView) -> Iterator[Finding]:
     """R16: the first ids get the extra queues of every machine room without a member."""
-    strategy = find_strategy(view.snapshot)
+    strategy = find_named(view.snapshot.strategy)
     if strategy is None or not view.snapshot.strategy.startswith(_NEARBY):
         return
     loads = {c: len(queues) for c, queues in user_loads(view).items()}

@@ -13,10 +13,9 @@ from sparrowmq.coordination.member_marker import is_marked
 from sparrowmq.doctor.finding import Finding, Severity, command_for_members, describe_queues
 from sparrowmq.doctor.group_snapshot import BrokerView, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
-from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.by_load import AllocateMessageQueueByLoad
-from sparrowmq.strategies.registry import OWN_SETTINGS, SPARROW_STRATEGIES
+from sparrowmq.strategies.registry import OWN_SETTINGS, SPARROW_STRATEGIES, find_named
 from sparrowmq.words import Phrase, count_of
 
 _HEARTBEAT_REMEDY = (
@@ -105,7 +104,7 @@ def find_idle_members(view: GroupView) -> Iterator[Finding]:
         return
     loads = user_loads(view)
     # Without a strategy to compute by, only its report says that a member has no queue.
-    is_computed = find_strategy(view.snapshot) is not None
+    is_computed = find_named(view.snapshot.strategy) is not None
     idle = [
         client_id
         for client_id, queues in loads.items()

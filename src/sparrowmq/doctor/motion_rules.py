@@ -13,7 +13,8 @@ from sparrowmq.doctor.finding import Finding, Severity
 from sparrowmq.doctor.group_snapshot import BrokerView, MemberConnection
 from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.doctor.membership_rules import serving_brokers
-from sparrowmq.doctor.ownership import Shares, allocate_all, find_strategy
+from sparrowmq.doctor.ownership import Shares, allocate_all
+from sparrowmq.strategies.registry import find_named
 from sparrowmq.words import Phrase, count_of, format_duration
 
 # From this share of moved queues on, a join is worth a finding.
@@ -28,7 +29,7 @@ SLOW_START_MS = 3_000
 def find_churn(view: GroupView) -> list[Finding]:
     """R18: under the group's strategy, one more member moves most queues."""
     snapshot = view.snapshot
-    strategy = find_strategy(snapshot)
+    strategy = find_named(snapshot.strategy)
     cids = list(dict.fromkeys(c.client_id for c in view.ownership.connections))
     topics = [topic for topic in snapshot.user_topics if topic.subscribe_queues]
     count = sum(len(topic.subscribe_queues) for topic in topics)

@@ -102,11 +102,6 @@ class Ownership:
         return OwnerState.DOUBLE if connections else OwnerState.UNOWNED
 
 
-def find_strategy(snapshot: GroupSnapshot) -> AllocateMessageQueueStrategy | None:
-    """Return the group's strategy; None if it needs settings that its name lacks (CONFIG ...)."""
-    return find_named(snapshot.strategy)
-
-
 def sorted_ids(broker: BrokerView) -> list[str]:
     """Return the client ids that a broker lists, in the members' order, duplicates kept."""
     listed = broker.cid_all
@@ -191,7 +186,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
 
     A member that reports its subscriptions takes no queue of any other topic.
     """
-    strategy = find_strategy(snapshot)
+    strategy = find_named(snapshot.strategy)
     falls_to: dict[MessageQueue, tuple[MemberConnection, ...]] = {}
     computed: dict[MessageQueue, tuple[str, ...]] = {}
     disputed: set[MessageQueue] = set()

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from sparrowmq.doctor.finding import Finding, NextCommand, Severity, describe_queues
 from sparrowmq.doctor.group_snapshot import HeldQueue, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
-from sparrowmq.doctor.ownership import find_strategy
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
+from sparrowmq.strategies.registry import find_named
 from sparrowmq.words import Phrase, count_of, format_duration
 
 _LAST_OFFSETS = frozenset(
@@ -39,7 +39,7 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     # A queue that its former owner still drains is in a handover.
     in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
     # Only the members know the shares that such a strategy gives.
-    is_unknown = find_strategy(view.snapshot) is None
+    is_unknown = find_named(view.snapshot.strategy) is None
     ignored = [
         queue
         for queue, connections in view.ownership.falls_to.items()
@@ -581,7 +581,7 @@ def find_group_without_members(view: GroupView) -> Iterator[Finding]:
 
 def find_unknown_strategy(view: GroupView) -> Iterator[Finding]:
     """Q05: the strategy's name alone does not determine the owners."""
-    if find_strategy(view.snapshot) is not None:
+    if find_named(view.snapshot.strategy) is not None:
         return
     yield Finding(
         rule="Q05",

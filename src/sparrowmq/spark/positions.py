@@ -77,7 +77,16 @@ def _find_committed(
     cluster: Cluster, group: str, queues: Sequence[MessageQueue]
 ) -> Operation[dict[MessageQueue, int]]:
     """Return a group's committed offsets, for the queues that have one."""
-    asked = [_committed(cluster, group, queue) for queue in queues]
+    asked = [
+        query_offset(
+            cluster.address(queue),
+            group,
+            queue=queue,
+            set_zero_if_not_found=False,
+            timeout_ms=cluster.request_timeout_ms,
+        )
+        for queue in queues
+    ]
     found = yield from gather(asked, name="committed offsets")
     return {q: offset for q, offset in zip(queues, found, strict=True) if offset is not None}
 
@@ -92,7 +101,9 @@ def _without_stand_ins(
     """
     zeros = {queue for queue, offset in committed.items() if offset == 0}
     addresses = sorted({cluster.address(queue) for queue in zeros})
-    tables = yield from gather([_all_committed(cluster, each) for each in addresses], name="tables")
+    timeout_ms = cluster.request_timeout_ms
+    asked = [all_offsets(each, timeout_ms=timeout_ms) for each in addresses]
+    tables = yield from gather(asked, name="tables")
     at_address = dict(zip(addresses, tables, strict=True))
     wrap = cluster.namespace.wrap
 
@@ -105,23 +116,6 @@ def _without_stand_ins(
         for queue, offset in committed.items()
         if queue not in zeros or is_committed(queue)
     }
-
-
-def _committed(cluster: Cluster, group: str, queue: MessageQueue) -> Operation[int | None]:
-    address = cluster.address(queue)
-    return (
-        yield from query_offset(
-            address,
-            group,
-            queue=queue,
-            set_zero_if_not_found=False,
-            timeout_ms=cluster.request_timeout_ms,
-        )
-    )
-
-
-def _all_committed(cluster: Cluster, address: str) -> Operation[Mapping[str, Mapping[int, int]]]:
-    return (yield from all_offsets(address, timeout_ms=cluster.request_timeout_ms))
 
 
 def first_offset_since(

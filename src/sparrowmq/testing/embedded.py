@@ -27,7 +27,7 @@ from typing import IO, Literal, Self
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.errors import ConfigError, UsageError
-from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed
+from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, start_or_close, wait_until_consumed
 
 # A store of many gigabytes is read before its broker serves.
 _START_TIMEOUT_S = 120.0
@@ -81,14 +81,7 @@ class EmbeddedCluster:
         self._addresses = ("", "", "")
 
     def __enter__(self) -> Self:
-        runs_already = self._process is not None
-        try:
-            self.start()
-        except BaseException:
-            # Also after an interrupt no process and no directory stays.
-            if not runs_already:
-                self.close()
-            raise
+        start_or_close(self.start, self.close, runs_already=self._process is not None)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -32,7 +32,7 @@ from sparrowmq.hosting.grpc_port import serving_grpc
 from sparrowmq.hosting.servers import Serving, serving_both
 from sparrowmq.hosting.settings import HostSettings
 from sparrowmq.store.config import FlushMode
-from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, wait_until_consumed
+from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, start_or_close, wait_until_consumed
 
 LOG = logging.getLogger("sparrowmq.testing")
 
@@ -67,14 +67,7 @@ class InProcessCluster:
         self._advanced_ms = 0
 
     def __enter__(self) -> Self:
-        runs_already = self._thread is not None
-        try:
-            self.start()
-        except BaseException:
-            # Also after an interrupt no thread and no directory stays.
-            if not runs_already:
-                self.close()
-            raise
+        start_or_close(self.start, self.close, runs_already=self._thread is not None)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from sparrowmq.client.directory import QueueLag
@@ -29,6 +29,17 @@ MESSAGES_MAX: Final = 100_000
 
 class ClusterFailed(SparrowError):
     """A cluster for tests did not start, or did not reach the expected state in time."""
+
+
+def start_or_close(
+    start: Callable[[], None], close: Callable[[], None], *, runs_already: bool
+) -> None:
+    """Start a cluster; after a failure, also an interrupt, nothing that was started stays."""
+    with ExitStack() as undo:
+        if not runs_already:
+            undo.callback(close)
+        start()
+        undo.pop_all()
 
 
 def wait_until_consumed(

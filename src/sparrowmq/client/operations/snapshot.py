@@ -536,12 +536,7 @@ def _with_uncommitted(
         at_once=WIDTH,
     )
     more = [progress for part in found for progress in part]
-    return Sample(
-        at_ms=sample.at_ms,
-        timestamp_ms=sample.timestamp_ms,
-        brokers=sample.brokers,
-        progress=tuple(sorted({*sample.progress, *more})),
-    )
+    return replace(sample, progress=tuple(sorted({*sample.progress, *more})))
 
 
 def _progress_quietly(
@@ -571,9 +566,8 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
         known.update(
             (yield from _settings_of_groups(broker.address, timeout_ms=directory.timeout_ms))
         )
-    if group in known:
-        return
-    raise unknown_group(group, known)
+    if group not in known:
+        raise unknown_group(group, known)
 
 
 def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
