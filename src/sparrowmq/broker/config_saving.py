@@ -71,6 +71,7 @@ class SavedTables(NamedTuple):
     Args:
         changes: the changes in the journal.
         segment: the number of the journal's last segment, 0 if there is none.
+        damaged: the damaged files, whose backups were read instead.
     """
 
     topics: TopicConfigTable | None = None
@@ -85,6 +86,7 @@ class SavedTables(NamedTuple):
     pops: PopTable | None = None
     changes: Sequence[Change] = ()
     segment: int = 0
+    damaged: frozenset[str] = frozenset()
 
 
 class JournalWork(NamedTuple):
@@ -111,6 +113,7 @@ class SaveWork(NamedTuple):
         ends_journal: whether the files contain all changes of the journal up to that segment, so
             that the segments are removed.
         has_offsets_round: whether the copy of the offsets is that of the round of `offset_saves`.
+        damaged: the files that are damaged until they are written, so that their backups stay.
     """
 
     number: int
@@ -120,6 +123,7 @@ class SaveWork(NamedTuple):
     segment: int = 0
     ends_journal: bool = False
     has_offsets_round: bool = False
+    damaged: frozenset[str] = frozenset()
 
     @property
     def files(self) -> list[str]:
@@ -157,6 +161,7 @@ class ConfigSaving:
         )
         # Files without all of the journal's changes, by the journalling round of their last change.
         self._unfiled = dict.fromkeys(_FILES.values(), 0) if saved.segment else {}
+        self._damaged = saved.damaged
         self._change_count = 0
         self._seen_round = 0
         self._due_files: set[str] = set()
@@ -328,7 +333,9 @@ class ConfigSaving:
             state.saves.finish()
             return None
         if not due:
-            return SaveWork(number, tables, has_offsets_round=has_offsets_round)
+            return SaveWork(
+                number, tables, has_offsets_round=has_offsets_round, damaged=self._damaged
+            )
         filed = self._filed
         if TOPICS_FILE in due:
             tables[TOPICS_FILE] = state.topics.table()
@@ -356,6 +363,7 @@ class ConfigSaving:
             segment,
             ends_journal=not self._unfiled,
             has_offsets_round=has_offsets_round,
+            damaged=self._damaged,
         )
 
     def _take_progress(self) -> tuple[dict[str, Struct], bool]:
@@ -416,6 +424,7 @@ class ConfigSaving:
         if state.offset_saves.is_asked:
             state.saves.ask()
         if error is None:
+            self._damaged = self._damaged.difference(work.files)
             if work.ends_journal:
                 self._change_count = 0
             if POPS_FILE in work.tables:
