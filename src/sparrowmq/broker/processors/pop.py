@@ -795,8 +795,19 @@ def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
             woken.setdefault(queue.key, 0)
         else:
             state.pops.delay(queue, offset, due_ms=now_ms + DEAD_LETTER_RETRY_MS)
+    hidden = set[tuple[str, str]]()
     for key in woken:
         wake_waiting(state, key.group, key.topic, key.queue_id)
+        topic = state.topics.find(key.topic)
+        if topic is not None and key.queue_id >= topic.read_queue_nums and len(state.holds) > 0:
+            hidden.add((key.group, key.topic))
+    for group, name in sorted(hidden):
+        topic = state.topics.find(name)
+        assert topic is not None
+        # A pop from any queue visits the hidden ones too.
+        for queue_id in range(topic.read_queue_nums):
+            state.holds.wake_first(pop_place(group, name, queue_id))
+            state.holds.wake_first(notice_place(group, name, queue_id))
 
 
 def forget_expired(state: BrokerState) -> None:
