@@ -207,7 +207,7 @@ def test_reset_pops_and_deletion_of_many_queues_are_served_in_short_steps(
         command = RemotingCommand(code=code, ext_fields=fields)
         begin = time.thread_time()
 
-        outputs = rig.broker.handle(command, PEER, now_ms=0, timestamp_ms=0)
+        outputs: Sequence[Output] = rig.broker.handle(command, PEER, now_ms=0, timestamp_ms=0)
 
         taken = time.thread_time() - begin
         while isinstance(outputs[0], Produce):
