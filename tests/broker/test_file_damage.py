@@ -57,7 +57,7 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.record import Record, encode_host
 from sparrowmq.serving.access_file import AccessFile
-from sparrowmq.simulation.faulty_disk import SimulatedStorage
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.store import MessageStore
 from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.clean_stop import STOP_PATH
@@ -163,6 +163,30 @@ def test_backup_holds_where_a_json_file_is_damaged_and_a_flipped_bit_may_not_be_
                 starts(disk)
         else:
             assert (found, path in said, "\n" in said) == (former, True, False), damaged
+
+
+@pytest.mark.parametrize("name", [OFFSETS_FILE, TOPICS_FILE])
+def test_broker_that_began_with_a_backup_has_a_whole_file_wherever_it_is_killed(name: str) -> None:
+    machine = Machine(SimulatedStorage(Random(0)))
+    machine.commit(1)
+    machine.stop()
+    path, kills = f"{CONFIG_DIRECTORY}/{name}", 0
+    machine.storage.inodes[path].replace(b"{")
+
+    for changes in range(100):
+        disk = machine.storage.copy()
+        disk.changes_left = changes
+        try:
+            killed = Machine(disk)
+            killed.commit(2)
+            killed.stop()
+        except PowerCut:
+            kills += 1
+        disk.changes_left = None
+        disk.kill()
+        read_tables(disk)
+    assert 10 < kills < 90
+    assert read_tables(disk).losses == []
 
 
 @pytest.mark.parametrize("name", sorted(json_files(1)))

@@ -368,7 +368,7 @@ def test_deletion_whose_offsets_cannot_be_written_is_an_error_and_is_written_lat
     code: int,
     fields: dict[str, str],
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **_settings: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
     machine = make_machine()

@@ -19,15 +19,19 @@ from sparrowmq.nameserver.route_table import TOPICS_PER_STEP
 from sparrowmq.protocol import headers
 from sparrowmq.protocol.bodies import (
     PLAIN_MARKS_MAX,
+    ConsumerData,
+    HeartbeatData,
     RegisterBrokerBody,
+    SubscriptionData,
     TopicConfig,
     TopicConfigTable,
+    encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.fastjson import MARKS_MAX
 from sparrowmq.protocol.register_body import encode_register_body
-from sparrowmq.serving.connections import Connection, Output, Produce, Reply, Written
+from sparrowmq.serving.connections import Connection, Fact, Output, Produce, Push, Reply, Written
 from steps import made
 
 # 50 ms are meant, and kept by far on a quiet machine; without bounds most of these took seconds.
@@ -171,6 +175,48 @@ def test_answers_about_many_queues_are_made_in_short_steps(rig: Any, no_collecti
         taken = max(time.thread_time() - begin, longest_step(outputs))
         if taken > STEP_SECONDS_MAX:
             slow[RequestCode(code).name] = taken
+    assert slow == {}
+
+
+def test_reset_pops_and_deletion_of_many_queues_are_served_in_short_steps(
+    rig: Any, no_collections: None
+) -> None:
+    rig.create_topic("T", QUEUE_COUNT_MAX)
+    offsets = rig.broker.state.offsets
+    for queue_id in range(QUEUE_COUNT_MAX):
+        offsets.commit("G1", "T", queue_id, offset=0)
+    for number in range(10_000):
+        offsets.commit(f"GID_{number}", "T", 0, offset=0)
+    rig.create_topic("T2", 1)
+    subscription = SubscriptionData(topic="T2", sub_string="*")
+    consumer = ConsumerData(group_name="G1", subscription_data_set=[subscription])
+    beat = HeartbeatData(client_id="c", consumer_data_set=[consumer])
+    assert rig.call(rig.connect(), RequestCode.HEART_BEAT, {}, encode_body(beat)).code == 0
+    popped = {"topic": "T", "consumerGroup": "G1", "queueId": "-1", "maxMsgNums": "32"}
+    popped |= {"invisibleTime": "60000", "pollTime": "0", "bornTime": "0", "initMode": "0"}
+    reset = {"topic": "T", "group": "G1", "timestamp": "0", "isForce": "true"}
+    slow: dict[str, float] = {}
+    for code, fields, answers in (
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset, [Push, Reply, Fact]),
+        (RequestCode.POP_MESSAGE, popped, [Reply]),
+        (RequestCode.PEEK_MESSAGE, popped, [Reply]),
+        (RequestCode.NOTIFICATION, popped, [Reply]),
+        # A deletion is one step, of any number of groups: 10 ms for 1,000.
+        (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, [Fact] * 10_002),
+    ):
+        command = RemotingCommand(code=code, ext_fields=fields)
+        begin = time.thread_time()
+
+        outputs: Sequence[Output] = rig.broker.handle(command, PEER, now_ms=0, timestamp_ms=0)
+
+        taken = time.thread_time() - begin
+        while isinstance(outputs[0], Produce):
+            begin = time.thread_time()
+            outputs = outputs[0].make()
+            taken = max(taken, time.thread_time() - begin)
+        assert [type(output) for output in made(outputs)] == answers
+        if taken > STEP_SECONDS_MAX * (3 if code == RequestCode.DELETE_TOPIC_IN_BROKER else 1):
+            slow[code.name] = taken
     assert slow == {}
 
 

@@ -313,6 +313,16 @@ def test_message_in_flight_in_a_queue_that_the_topic_hides_comes_again(
     assert bodies(pop(rig, queueId=3)) == [b"unpopped"]
 
 
+def test_message_that_is_ready_in_a_hidden_queue_wakes_a_pop_of_another_queue(rig: Any) -> None:
+    fill(rig, "a", queue_id=3)
+    assert len(pop(rig, queueId=3, invisibleTime=1_000)) == 1
+    rig.create_topic("T", 2)
+    waiting = held(rig, queueId=1)
+    rig.advance(1_200)
+
+    assert [reply.code for reply in waiting()] == [ResponseCode.SUCCESS]
+
+
 def test_pop_that_waits_at_a_queue_that_the_topic_hides_is_refused(rig: Any) -> None:
     waiting = held(rig, queueId=3)
     rig.create_topic("T", 2)

@@ -496,6 +496,30 @@ async def test_call_that_is_refused_for_a_while_succeeds_when_it_is_repeated(
     assert clients.done == []
 
 
+@pytest.mark.parametrize("busy", [RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.ACK_MESSAGE])
+async def test_message_that_is_not_renewed_becomes_a_dead_letter_when_the_call_is_repeated(
+    busy: RequestCode,
+) -> None:
+    clients = CheckingClients()
+    renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
+    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
+    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    receipt = received(clients)
+    clients.client.streams.append(asyncio.Queue())
+
+    clients.busy = [busy]
+    refused = [await give_up_by(service, receipt.text) for _ in range(2)]
+    clients.busy = []
+    await pass_time(clients, renewals, 50)
+    repeated = await give_up_by(service, receipt.text)
+    letters = clients.done.count(RequestCode.CONSUMER_SEND_MSG_BACK)
+    clients.done.clear()
+    await pass_time(clients, renewals, 120)
+
+    assert refused == [Code.INTERNAL_SERVER_ERROR] * 2
+    assert (repeated, letters, clients.done) == (Code.OK, 1, [])
+
+
 async def test_message_whose_refused_acknowledgement_nobody_repeats_comes_again() -> None:
     clients = CheckingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)

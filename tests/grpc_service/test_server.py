@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import queue
 import shutil
 import socket
@@ -34,6 +35,7 @@ from sparrowmq.grpc_service.messages import (
     Code,
     Duration,
     Encoding,
+    ExponentialBackoff,
     FilterExpression,
     FilterType,
     MessageQueue,
@@ -41,6 +43,7 @@ from sparrowmq.grpc_service.messages import (
     Permission,
     Publishing,
     Resource,
+    RetryPolicy,
     Settings,
     Subscription,
     SubscriptionEntry,
@@ -53,9 +56,9 @@ from sparrowmq.grpc_service.receive_calls import _polling_ms
 from sparrowmq.grpc_service.renewals import Renewals
 from sparrowmq.grpc_service.route_calls import _permissions
 from sparrowmq.grpc_service.send_calls import _queue_of
-from sparrowmq.grpc_service.sessions import Sessions
+from sparrowmq.grpc_service.sessions import Sessions, merge_settings
 from sparrowmq.grpc_service.statuses import Rejected, check_answer
-from sparrowmq.protocol.bodies import TopicConfig
+from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig, decode_body
 from sparrowmq.protocol.codes import LanguageCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.requests import DENIED
@@ -540,6 +543,37 @@ def test_settings_of_a_consumer_are_completed_and_its_heartbeat_registers_it(
             "the end", lambda: not admin.consumer_connections("GID_heartbeat").connection_set
         )
     commands.put(None)
+
+
+def policy_of(group: dict[str, Any]) -> RetryPolicy:
+    """Return the policy that clients of a group get, with some settings as a tool gives them."""
+    found = SubscriptionGroupConfig(group_name="GID_waits", retry_max_times=3)
+    if group:
+        body = json.dumps({"groupName": "GID_waits", "retryMaxTimes": 3, **group})
+        found = decode_body(SubscriptionGroupConfig, body.encode())
+    given = consumer_settings("GID_waits", "T")
+    return merge_settings(given, found, body_bytes_max=1).backoff_policy
+
+
+def test_settings_of_a_consumer_have_the_waits_of_its_groups_retry_policy() -> None:
+    growing = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1_500, "max": 60_000}}
+    listed = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [250, 2_000]}}
+    odd = {"customizedRetryPolicy": {"next": [-1, 2**63 - 1]}}
+
+    policy = policy_of({"groupRetryPolicy": growing})
+    assert policy.max_attempts == 4
+    assert policy.exponential_backoff == ExponentialBackoff(
+        initial=Duration(seconds=1, nanos=500_000_000), max=Duration(seconds=60), multiplier=2.0
+    )
+    backoff = policy_of({"groupRetryPolicy": {"type": "EXPONENTIAL"}}).exponential_backoff
+    assert (backoff.initial.seconds, backoff.max.seconds, backoff.multiplier) == (5, 7_200, 2.0)
+    waits = policy_of({"groupRetryPolicy": listed}).customized_backoff.next
+    assert list(waits) == [Duration(nanos=250_000_000), Duration(seconds=2)]
+    waits = policy_of({"groupRetryPolicy": odd}).customized_backoff.next
+    assert [(wait.seconds, wait.nanos) for wait in waits] == [(0, 0), (315_576_000_000, 0)]
+    empty = {"customizedRetryPolicy": {"next": []}}
+    assert policy_of({"groupRetryPolicy": empty}) == policy_of({})
+    assert policy_of({}).customized_backoff.next[17].seconds == 7_200
 
 
 @pytest.mark.parametrize("settings", [Settings(), consumer_settings("GID_odd", "T", tags="||")])

@@ -48,7 +48,7 @@ async def test_a_failed_tick_is_not_the_last(
 async def test_a_full_disk_is_one_line_and_the_change_is_written_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def have_no_room(*_: object) -> None:
+    def have_no_room(*_: object, **_settings: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     server = NameServerServer(tmp_path)
@@ -65,3 +65,24 @@ async def test_a_full_disk_is_one_line_and_the_change_is_written_once_there_is_r
 
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert '"4":"v"' in (tmp_path / servers.KV_CONFIG_FILE).read_text()
+
+
+async def test_first_write_after_a_damage_keeps_the_backup(tmp_path: Path) -> None:
+    path, backup = tmp_path / servers.KV_CONFIG_FILE, tmp_path / f"{servers.KV_CONFIG_FILE}.bak"
+    for number in range(3):
+        server = NameServerServer(tmp_path)
+        server._machine.kv_config.put("n", str(number), "v")
+        server._turn()
+        await server.stop()
+    kept = backup.read_bytes()
+    path.write_bytes(b"{")
+
+    server = NameServerServer(tmp_path)
+    server._machine.kv_config.put("n", "3", "v")
+    server._turn()
+    assert backup.read_bytes() == kept
+    whole = path.read_bytes()
+    server._machine.kv_config.put("n", "4", "v")
+    server._turn()
+    assert backup.read_bytes() == whole
+    await server.stop()

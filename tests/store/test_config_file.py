@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -99,6 +100,31 @@ def test_power_cut_or_kill_at_any_step_leaves_old_or_new(
         assert content in ((new,) if is_written else (old, new)), seed
         reached.add((is_written, content))
     assert len(reached) == 3
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_power_cut_or_kill_never_leaves_a_damaged_file_without_its_backup(
+    new_storage: Callable[..., Any], is_full: bool
+) -> None:
+    backup, new = b'"1%s"' % bytes(700).hex().encode(), b'"2%s"' % bytes(700).hex().encode()
+    reached = set()
+    for seed in range(200):
+        rng = Random(seed)
+        storage = new_storage(rng)
+        write_config(storage, PATH, backup)
+        write_config(storage, PATH, b'"3%s"' % bytes(700).hex().encode())
+        storage.inodes[PATH].replace(b"?" * len(new))
+        storage.is_full = is_full
+        storage.changes_left = rng.randrange(10)
+        with suppress(PowerCut):
+            write_config(storage, PATH, new, keeps_backup=True)
+        storage.changes_left = None
+        storage.lose_power() if rng.random() < 0.7 else storage.kill()
+
+        value = read_config(storage, PATH, json.loads).value
+        assert value in (json.loads(backup), json.loads(new)), seed
+        reached.add(value)
+    assert len(reached) == 2
 
 
 def test_full_disk_takes_content_that_has_not_grown(storage: Any) -> None:

@@ -100,6 +100,31 @@ def start_query(store: MessageStore, key: str) -> Generator[None, None, QueryRes
     )
 
 
+def test_queue_whose_offsets_jump_keeps_its_next_offset_when_all_its_messages_have_expired(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    config = replace(CONFIG, consume_queue_file_size=1_000)
+    store = open_store(storage, config)
+    fill(store, new_record, range(5))
+    # As the log of a broker of 5.x jumps that has stored batches as one message each.
+    for number in range(3):
+        store.put(new_record(b"%d" % number, topic="G"), timestamp_ms=number)
+        store.queues.by_key["G", 0].next_offset += 3
+    store.write()
+    for path in [path for path in storage.inodes if not path.startswith("commitlog/")]:
+        storage.remove(path)
+    store = open_store(storage.kill(), config)
+    assert store.queues.max_offset("G", 0) == 9
+    fill(store, new_record, range(5, 60))
+
+    assert expire(store) is not None
+    flush(store)
+    for _ in range(2):
+        store = open_store(storage.kill(), config)
+        assert (store.queues.min_offset("G", 0), store.queues.max_offset("G", 0)) == (9, 9)
+        assert store.queues.max_offset("T", 0) == 60
+
+
 def test_files_go_whose_messages_are_all_older_and_everything_follows(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from heapq import nsmallest
 
 from msgspec import Struct, structs
 
@@ -26,6 +27,7 @@ RECORDS_MAX, QUEUES_MAX = 1_000, 256
 # An operator's change of many queues or messages is many requests; they join one record while the
 # pause between them is shorter.
 AUDIT_JOIN_MS = 10_000
+_JOINED_KINDS = ("set", "sent", SENT_AGAIN)
 
 
 class AuditTable(Struct, frozen=True, kw_only=True, rename=wire_names()):
@@ -98,11 +100,13 @@ class AuditLog:
             detail=detail,
             moves=[
                 OffsetMove(queue_id=queue_id, before=before, after=after)
-                for queue_id, (before, after) in sorted((moves or {}).items())[:QUEUES_MAX]
+                for queue_id, (before, after) in nsmallest(QUEUES_MAX, (moves or {}).items())
             ],
         )
         records = self._records_of(group)
-        for place in range(len(records) - 1, -1, -1):
+        # Others join none: a topic that many groups have consumed is deleted in one go.
+        joins = kind in _JOINED_KINDS
+        for place in range(len(records) - 1 if joins else -1, -1, -1):
             last = records[place]
             if last.group == group and (group or last.topic == topic):
                 if _is_continued(last, record):
@@ -125,7 +129,7 @@ def _is_continued(last: AuditRecord, record: AuditRecord) -> bool:
     is_near = record.timestamp_ms - last.timestamp_ms <= AUDIT_JOIN_MS
     if record.kind == SENT_AGAIN and not _continues(last.moves, record.moves):
         return False
-    return is_near and record.kind in ("set", "sent", SENT_AGAIN) and actor(last) == actor(record)
+    return is_near and actor(last) == actor(record)
 
 
 def _continues(before: Sequence[OffsetMove], after: Sequence[OffsetMove]) -> bool:

@@ -78,6 +78,7 @@ def read_tables(storage: Storage) -> SavedConfig:
     Raises: StoreError for another such file; OSError.
     """
     losses: list[str] = []
+    damaged: set[str] = set()
 
     def read(name: str, table_type: type[T]) -> T | None:
         return read_with(name, partial(decode_file, table_type))
@@ -86,6 +87,7 @@ def read_tables(storage: Storage) -> SavedConfig:
         found = read_config(storage, f"{CONFIG_DIRECTORY}/{name}", decode)
         if found.damage is not None:
             losses.append(found.damage)
+            damaged.add(name)
         return found.value
 
     def read_dispensable(name: str, decode: Callable[[bytes], T]) -> T | None:
@@ -117,6 +119,7 @@ def read_tables(storage: Storage) -> SavedConfig:
         changes=changes,
         segment=journal.last_segment,
     )
+    tables = tables._replace(damaged=frozenset(damaged))
     return SavedConfig(tables, losses)
 
 
@@ -163,6 +166,7 @@ def write_files(storage: Storage, work: SaveWork) -> None:
             finally:
                 journal.close()
             filed = None
-        write_config(storage, f"{CONFIG_DIRECTORY}/{name}", content)
+        path, keeps_backup = f"{CONFIG_DIRECTORY}/{name}", name in work.damaged
+        write_config(storage, path, content, keeps_backup=keeps_backup)
     if work.ends_journal:
         drop_segments(storage, CONFIG_DIRECTORY, up_to=work.segment)

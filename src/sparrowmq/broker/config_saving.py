@@ -71,6 +71,7 @@ class SavedTables(NamedTuple):
     Args:
         changes: the changes in the journal.
         segment: the number of the journal's last segment, 0 if there is none.
+        damaged: the damaged files, whose backups were read instead.
     """
 
     topics: TopicConfigTable | None = None
@@ -85,6 +86,7 @@ class SavedTables(NamedTuple):
     pops: PopTable | None = None
     changes: Sequence[Change] = ()
     segment: int = 0
+    damaged: frozenset[str] = frozenset()
 
 
 class JournalWork(NamedTuple):
@@ -110,6 +112,7 @@ class SaveWork(NamedTuple):
             start recognizes the files.
         ends_journal: whether the files contain all changes of the journal up to that segment, so
             that the segments are removed.
+        damaged: the files that are damaged until they are written, so that their backups stay.
     """
 
     number: int
@@ -118,6 +121,7 @@ class SaveWork(NamedTuple):
     filed: FiledVersions | None = None
     segment: int = 0
     ends_journal: bool = False
+    damaged: frozenset[str] = frozenset()
 
     @property
     def files(self) -> list[str]:
@@ -155,6 +159,7 @@ class ConfigSaving:
         )
         # Files without all of the journal's changes, by the journalling round of their last change.
         self._unfiled = dict.fromkeys(_FILES.values(), 0) if saved.segment else {}
+        self._damaged = saved.damaged
         self._change_count = 0
         self._seen_round = 0
         self._due_files: set[str] = set()
@@ -324,7 +329,7 @@ class ConfigSaving:
             state.saves.finish()
             return None
         if not due:
-            return SaveWork(number, tables)
+            return SaveWork(number, tables, damaged=self._damaged)
         filed = self._filed
         if TOPICS_FILE in due:
             tables[TOPICS_FILE] = state.topics.table()
@@ -344,7 +349,15 @@ class ConfigSaving:
         self._begin_segment()
         for name in due:
             self._unfiled.pop(name, None)
-        return SaveWork(number, tables, locks, filed, segment, ends_journal=not self._unfiled)
+        return SaveWork(
+            number,
+            tables,
+            locks,
+            filed,
+            segment,
+            ends_journal=not self._unfiled,
+            damaged=self._damaged,
+        )
 
     def _take_progress(self) -> dict[str, Struct]:
         """Return the copies of progress that may be written now.
@@ -402,6 +415,7 @@ class ConfigSaving:
         if state.offset_saves.is_asked or self._is_copy_due:
             state.saves.ask()
         if error is None:
+            self._damaged = self._damaged.difference(work.files)
             if work.ends_journal:
                 self._change_count = 0
             if POPS_FILE in work.tables:

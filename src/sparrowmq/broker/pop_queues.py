@@ -28,7 +28,7 @@ tells about other groups. Tests: test_pop_queues.py.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import NamedTuple
@@ -196,6 +196,10 @@ class PopQueues:
         if ids is None or max(ids) < count:
             return []
         return sorted(queue_id for queue_id in ids if queue_id >= count)
+
+    def queue_ids(self, group: str, topic: str) -> Collection[int]:
+        """Return the queues of a topic in which a group has messages in flight."""
+        return self._queue_ids.get((group, topic), ())
 
     def _add_queue(self, key: QueueKey, next_offset: int) -> PopQueue:
         queue = self._queues[key] = PopQueue(key, next_offset)

@@ -83,12 +83,18 @@ class Renewals:
         """Renew a message no more; yield it with the handle that is valid now.
 
         A message that is not done is renewed for a while. A client repeats the call, with the
-        handle that it has: the broker may have been busy, or without room on its disk.
+        handle that it has: the broker may have been busy, or without room on its disk. So a message
+        that was not renewed is so too, if the call has changed its handle.
         """
         client = self._clients.find(caller)
         renewed = self._renewed.get(client, {}).pop(receipt.text, None)
         if renewed is None:
-            yield Ending(receipt)
+            ending = Ending(receipt)
+            try:
+                yield ending
+            finally:
+                if not ending.is_done and ending.receipt != receipt:
+                    self._keep_changed(client, caller, receipt.text, ending)
             return
         if not self._renewed[client]:
             del self._renewed[client]
@@ -99,6 +105,13 @@ class Renewals:
                 if not renewed.ending.is_done:
                     renewed.end_ms = min(renewed.end_ms, self._now_ms() + REPEATED_MS)
                     self._renewed.setdefault(client, {})[receipt.text] = renewed
+
+    def _keep_changed(self, client: Client, caller: Caller, known: str, ending: Ending) -> None:
+        """Renew for a while a message whose client knows another handle."""
+        now_ms, of_client = self._now_ms(), self._renewed.setdefault(client, {})
+        if len(of_client) < RENEWED_MAX:
+            until_ms = now_ms + ending.receipt.handle.invisible_ms
+            of_client[known] = _Renewed(ending, caller, until_ms, now_ms + REPEATED_MS)
 
     async def run(self) -> None:
         """Renew until cancelled."""

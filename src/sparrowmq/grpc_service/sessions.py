@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import UNSET
+
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_group
@@ -17,6 +19,7 @@ from sparrowmq.grpc_service.message_content import to_duration, to_ms
 from sparrowmq.grpc_service.messages import (
     Code,
     CustomizedBackoff,
+    Duration,
     ExponentialBackoff,
     FilterType,
     HeartbeatRequest,
@@ -39,6 +42,7 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.group_settings import ExponentialRetryPolicy, GroupRetryPolicy
 from sparrowmq.protocol.headers import UnregisterClientRequestHeader, encode_header
 from sparrowmq.protocol.subscription import parse_subscription
 
@@ -51,6 +55,8 @@ RETRY_WAITS_S = (
     *(1, 5, 10, 30),
     *(minutes * 60 for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
+# google.protobuf.Duration: 10,000 years.
+_WAIT_MS_MAX = 315_576_000_000 * 1_000
 
 
 def merge_settings(
@@ -71,10 +77,37 @@ def merge_settings(
         merged.subscription.fifo = group is not None and bool(group.consume_message_orderly)
         merged.subscription.receive_batch_size = RECEIVE_BATCH_SIZE
         merged.subscription.long_polling_timeout.CopyFrom(to_duration(LONG_POLLING_MS))
-        waits = CustomizedBackoff(next=[to_duration(wait * 1_000) for wait in RETRY_WAITS_S])
-        policy = RetryPolicy(max_attempts=attempts_max(group), customized_backoff=waits)
+        policy = _retry_policy(group)
     merged.backoff_policy.CopyFrom(policy)
     return merged
+
+
+def _retry_policy(group: SubscriptionGroupConfig | None) -> RetryPolicy:
+    """Return how often and when a group's message that failed is consumed again."""
+    given = UNSET if group is None else group.group_retry_policy
+    wanted = GroupRetryPolicy() if given is UNSET else given
+    policy = RetryPolicy(max_attempts=attempts_max(group))
+    if wanted.type == "EXPONENTIAL":
+        growing = wanted.exponential_retry_policy
+        if growing is UNSET:
+            growing = ExponentialRetryPolicy()
+        backoff = ExponentialBackoff(
+            initial=_to_wait(growing.initial),
+            max=_to_wait(growing.max),
+            multiplier=growing.multiplier,
+        )
+        policy.exponential_backoff.CopyFrom(backoff)
+        return policy
+    listed = wanted.customized_retry_policy
+    # Java's client takes no empty list.
+    waits_ms = ([] if listed is UNSET else listed.next) or [wait * 1_000 for wait in RETRY_WAITS_S]
+    policy.customized_backoff.CopyFrom(CustomizedBackoff(next=map(_to_wait, waits_ms)))
+    return policy
+
+
+def _to_wait(wait_ms: int) -> Duration:
+    """Return a wait that a tool has set; clients can read a duration of `_WAIT_MS_MAX`."""
+    return to_duration(min(max(0, wait_ms), _WAIT_MS_MAX))
 
 
 def attempts_max(group: SubscriptionGroupConfig | None) -> int:

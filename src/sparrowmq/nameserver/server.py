@@ -62,6 +62,7 @@ class NameServerServer:
         self._ticker: asyncio.TimerHandle | None = None
         self._log = BoundedLog(LOG)
         self._is_unsaved = False
+        self._is_damaged = kv_config.damage is not None
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
         """Use another TLS context for new connections."""
@@ -97,8 +98,10 @@ class NameServerServer:
         kv_config = self._machine.kv_config
         kv_config.is_changed = False
         try:
-            write_config(self._storage, KV_CONFIG_FILE, kv_config.encode())
-            self._is_unsaved = False
+            write_config(
+                self._storage, KV_CONFIG_FILE, kv_config.encode(), keeps_backup=self._is_damaged
+            )
+            self._is_unsaved = self._is_damaged = False
         except OSError as error:
             self._is_unsaved = True
             text = "%s cannot be written: %s"

@@ -473,8 +473,8 @@ class AclConfigBody(Struct, frozen=True, kw_only=True, rename=wire_names()):
 class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """A consumer group as its broker keeps it.
 
-    The fields of RocketMQ 5.x behind `consume_message_orderly` have no effect on SparrowMQ's
-    broker. It keeps them for the broker of 5.x that the store may go back to.
+    The fields of RocketMQ 5.x behind `group_retry_policy` have no effect on SparrowMQ's broker. It
+    keeps them for the broker of 5.x that the store may go back to.
     """
 
     group_name: str
@@ -486,7 +486,8 @@ class SubscriptionGroupConfig(Struct, frozen=True, kw_only=True, rename=wire_nam
     broker_id: Int64 = MASTER_ID
     which_broker_when_consume_slowly: Int64 = 1
     notify_consumer_ids_changed_enable: bool = True
-    # RocketMQ 5.x: whether the group's clients of the gRPC service consume in order.
+    # RocketMQ 5.x: whether the group's clients of the gRPC service consume in order, and how long
+    # their failed messages wait.
     consume_message_orderly: bool | UnsetType = UNSET
     group_retry_policy: GroupRetryPolicy | UnsetType = UNSET
     group_sys_flag: Int32 | UnsetType = UNSET

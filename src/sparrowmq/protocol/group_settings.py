@@ -1,6 +1,7 @@
 """The settings of a consumer group that only RocketMQ 5.x has, in SubscriptionGroupConfig.
 
-SparrowMQ's broker keeps them for the broker of 5.x that a store may go back to.
+SparrowMQ's gRPC service sends the retry policy to its clients. The broker keeps the others for the
+broker of 5.x that a store may go back to.
 Source: GroupRetryPolicy.java, SimpleSubscriptionData.java. Tests: broker/test_admin.py.
 """
 

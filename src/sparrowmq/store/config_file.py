@@ -8,6 +8,9 @@ reader raises an error and does not begin with empty content.
 On a full disk the content overwrites `X.bak`, which then becomes `X.tmp`: its room is enough for a
 content that has hardly grown, so a group's offsets are still written.
 
+Where the backup was read instead of a damaged `X`, the next write keeps the backup: `X.tmp` becomes
+`X` directly, and on a full disk the content overwrites the damaged `X`.
+
 Differs from RocketMQ 4.9, which does not sync and so may find an empty file after a power cut.
 """
 
@@ -23,8 +26,14 @@ from sparrowmq.store.storage import Storage, has_no_room, parent_directory, writ
 T = TypeVar("T")
 
 
-def write_config(storage: Storage, path: str, data: bytes) -> None:
+def write_config(storage: Storage, path: str, data: bytes, *, keeps_backup: bool = False) -> None:
     """Replace a file's content durably, in any thread, but one call per path at a time.
+
+    Args:
+        storage: where the file is.
+        path: the file's path.
+        data: the new content.
+        keeps_backup: whether the file is damaged, so that its backup must not become a copy of it.
 
     Raises: OSError; the file then still has its old content.
     """
@@ -34,9 +43,9 @@ def write_config(storage: Storage, path: str, data: bytes) -> None:
     except OSError as error:
         if not has_no_room(error) or not (storage.has(path) and storage.has(backup)):
             raise
-        storage.rename(backup, temporary)
+        storage.rename(path if keeps_backup else backup, temporary)
         _write_over(storage, temporary, data)
-    if storage.has(path):
+    if storage.has(path) and not keeps_backup:
         storage.rename(path, backup)
     elif not storage.has(backup):
         # Under its own name a file is whole from the first moment on.

@@ -1,9 +1,10 @@
 """Checks whether consume queue entries can match the log, without reading the log.
 
 Entries have no checksum, so a queue file is believed only as far as it is *sound*: positions
-ascend, records do not overlap, and no record lies beyond the log. Then the sizes in all queues'
-entries are added up for each file of the log. The sum must fill the file exactly, up to the BLANK
-at its end. A queue that lost an entry, or has an entry of another queue, breaks the sum.
+ascend, records do not overlap, and no record lies beyond the log. Fillers between them stand for
+offsets without a record. Then the sizes in all queues' entries are added up for each file of the
+log. The sum must fill the file exactly, up to the BLANK at its end. A queue that lost an entry, or
+has an entry of another queue, breaks the sum.
 Tests: test_queue_damage.py.
 """
 
@@ -28,7 +29,7 @@ class QueueCheck:
     """The sound entries in the files of one queue.
 
     `first_offset` is the offset of the first entry that is not a filler. `sound_end` is the offset
-    after the last sound entry.
+    after the last sound entry, which is not a filler either.
     """
 
     queue: ConsumeQueue
@@ -36,21 +37,25 @@ class QueueCheck:
     sound_end: int = 0
     bytes_by_file: dict[int, int] = field(default_factory=dict)
 
-    def position(self, offset: int) -> int:
-        """Return the log position in the entry of a queue offset."""
-        data = self.queue.files.read(offset * ENTRY_SIZE, ENTRY_SIZE)
-        position, _, _ = ENTRY.unpack(data)
-        return int(position)
+    def last_record(self, offset: int) -> tuple[int, int, int]:
+        """Return offset, log position and size of the last sound entry up to an offset."""
+        while True:
+            data = self.queue.files.read(offset * ENTRY_SIZE, ENTRY_SIZE)
+            position, size, _ = ENTRY.unpack(data)
+            if size != FILLER_SIZE or offset == self.first_offset:
+                return offset, position, size
+            offset -= 1
 
     def count_before(self, position: int) -> int:
         """Return the offset of the first sound entry whose record is not before `position`."""
         low, high = self.first_offset, self.sound_end
         while low < high:
             middle = (low + high) // 2
-            if self.position(middle) < position:
+            found, found_position, _ = self.last_record(middle)
+            if found_position < position:
                 low = middle + 1
             else:
-                high = middle
+                high = found
         return low
 
     def spans_from(self, position: int) -> list[tuple[int, int]]:
@@ -58,7 +63,9 @@ class QueueCheck:
         offset = self.count_before(position)
         count = self.sound_end - offset
         data = self.queue.files.read(offset * ENTRY_SIZE, count * ENTRY_SIZE)
-        return [(entry[0], entry[1]) for entry in ENTRY.iter_unpack(data)]
+        return [
+            (position, size) for position, size, _ in ENTRY.iter_unpack(data) if size != FILLER_SIZE
+        ]
 
 
 def check_queue(
@@ -95,10 +102,13 @@ def check_queue(
                 range(log_begin, sum_before),
                 log_file_size,
             )
+            check.sound_end = offset + count
         offset += count
-        check.sound_end = offset
         if count < _CHUNK_ENTRIES:
-            return check
+            behind = _skip_fillers(queue, offset)
+            if behind == offset:
+                return check
+            offset = behind
 
 
 @lru_cache(maxsize=2)

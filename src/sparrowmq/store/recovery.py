@@ -266,9 +266,7 @@ class Recovery:
         for check in self._checks.values():
             offset = check.count_before(bound)
             if offset > check.first_offset:
-                position, size, _ = ENTRY.unpack(
-                    check.queue.files.read((offset - 1) * ENTRY_SIZE, ENTRY_SIZE)
-                )
+                _, position, size = check.last_record(offset - 1)
                 if position > start:
                     start, covered_end = position, position + size
         if covered_end <= begin or self._scan.record_at(start) is None:
@@ -349,9 +347,7 @@ class Recovery:
 
     def _count_messages(self, end: int) -> tuple[tuple[QueueKey, int], ...]:
         """Return the number of each queue's entries for records from the log's end on."""
-        counts = {
-            key: check.sound_end - check.count_before(end) for key, check in self._checks.items()
-        }
+        counts = {key: len(check.spans_from(end)) for key, check in self._checks.items()}
         return tuple(sorted((key, count) for key, count in counts.items() if count > 0))
 
     def _check_followers(self, end: int) -> int:

@@ -6,9 +6,11 @@ Source: AdminBrokerProcessor.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from heapq import nsmallest
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from sparrowmq.broker.audit_log import QUEUES_MAX
 from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
@@ -286,7 +288,8 @@ def _note_forgotten(
     state: BrokerState, request: Request, group: str, topic: str, *, detail: str
 ) -> list[Fact]:
     """Note that a group loses its offsets of a topic; call it before."""
-    moves = {queue_id: (at, None) for queue_id, at in state.offsets.queues(group, topic).items()}
+    offsets = state.offsets.queues(group, topic)
+    moves = {queue_id: (offsets[queue_id], None) for queue_id in nsmallest(QUEUES_MAX, offsets)}
     return state.audit.note(request, "deleted", group, topic=topic, moves=moves, detail=detail)
 
 

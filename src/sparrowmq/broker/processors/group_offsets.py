@@ -115,9 +115,11 @@ def _reset(
     name, one_queue = header.topic, _one_queue(header)
     committed = dict(state.offsets.queues(header.group, name))
     table: dict[MessageQueue, int] = {}
+    moves: dict[int, tuple[int | None, int]] = {}
     for queue_id in queue_ids(topic) if one_queue is None else (one_queue,):
         offset = _new_offset(state, header, queue_id, committed.get(queue_id))
         table[MessageQueue(name, state.config.broker_name, queue_id)] = offset
+        moves[queue_id] = (committed.get(queue_id), offset)
         if queue_id % STATS_QUEUES_PER_STEP == 0:
             yield
     group = state.consumers.find(header.group)
@@ -130,14 +132,19 @@ def _reset(
     if group is None:
         for queue, offset in table.items():
             state.offsets.commit(header.group, name, queue.queue_id, offset=offset)
-    body = encode_body(ResetOffsetBody(offset_table=table))
     # The table names the queues.
     fields = encode_header(structs.replace(header, queue_id=None, offset=None))
     code, members = RequestCode.RESET_CONSUMER_CLIENT_OFFSET, () if group is None else group.members
-    pushes = [state.push(member, code, fields, body=body) for member in members]
-    moves = {queue.queue_id: (committed.get(queue.queue_id), to) for queue, to in table.items()}
+    pushes = [state.push(member, code, fields) for member in members]
     facts = state.audit.note(request, "reset", header.group, topic=name, moves=moves)
-    return [*pushes, *answer(request, body=body), *facts]
+
+    def encode() -> Sequence[Output]:
+        body = encode_body(ResetOffsetBody(offset_table=table))
+        for push in pushes:
+            push.command.body = body
+        return [*pushes, *answer(request, body=body), *facts]
+
+    return serve_aside(request, encode)
 
 
 def _new_offset(

@@ -296,7 +296,8 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
     header = checked.header
     found: list[_Found] = []
     left, left_bytes, rest, is_cut = header.max_msg_nums, POP_BYTES_MAX, 0, False
-    for queue_id in _queue_ids(state, checked):
+    named = _queue_ids(state, checked)
+    for queue_id in without_finished(state, header.consumer_group, header.topic, named):
         key = QueueKey(header.consumer_group, header.topic, queue_id)
         read = _read_queue(
             state, checked, key, count_max=left, bytes_max=left_bytes, is_first=not found
@@ -350,6 +351,20 @@ def _queue_ids(state: BrokerState, checked: _Pop) -> Iterable[int]:
     ids = [*named, *(queue_id for queue_id in hidden if queue_id != header.queue_id)]
     first = state.pops.next_turn() % len(ids)
     return [*ids[first:], *ids[:first]]
+
+
+def without_finished(
+    state: BrokerState, group: str, topic: str, queue_ids: Iterable[int]
+) -> Iterator[int]:
+    """Yield the queues without those of which the group has finished all messages.
+
+    A pop from a topic of 65,536 queues looks at each of them. This takes a tenth of its time.
+    """
+    committed, in_flight = state.offsets.queues(group, topic), state.pops.queue_ids(group, topic)
+    max_offset = state.store.queues.max_offset
+    for queue_id in queue_ids:
+        if queue_id in in_flight or committed.get(queue_id) != max_offset(topic, queue_id):
+            yield queue_id
 
 
 def _pop_time(state: BrokerState, found: Sequence[_Found], timestamp_ms: int) -> int:
@@ -780,8 +795,19 @@ def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
             woken.setdefault(queue.key, 0)
         else:
             state.pops.delay(queue, offset, due_ms=now_ms + DEAD_LETTER_RETRY_MS)
+    hidden = set[tuple[str, str]]()
     for key in woken:
         wake_waiting(state, key.group, key.topic, key.queue_id)
+        topic = state.topics.find(key.topic)
+        if topic is not None and key.queue_id >= topic.read_queue_nums and len(state.holds) > 0:
+            hidden.add((key.group, key.topic))
+    for group, name in sorted(hidden):
+        topic = state.topics.find(name)
+        assert topic is not None
+        # A pop from any queue visits the hidden ones too.
+        for queue_id in range(topic.read_queue_nums):
+            state.holds.wake_first(pop_place(group, name, queue_id))
+            state.holds.wake_first(notice_place(group, name, queue_id))
 
 
 def forget_expired(state: BrokerState) -> None:

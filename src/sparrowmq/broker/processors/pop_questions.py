@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from sparrowmq.broker.message_filter import MessageFilter
-from sparrowmq.broker.processors.pop import POP_BYTES_MAX
+from sparrowmq.broker.processors.pop import POP_BYTES_MAX, without_finished
 from sparrowmq.broker.processors.pull import (
     ALL_QUEUES,
     check_consuming,
@@ -42,7 +42,8 @@ def peek(state: BrokerState, request: Request) -> Sequence[Output]:
     topic = find_queues(state, request.connection, header.topic, header.queue_id)
     find_consuming_group(state, request, header.consumer_group)
     left, size, rest, found = min(header.max_msg_nums, POP_COUNT_MAX), 0, 0, list[bytes]()
-    for queue_id in _queue_ids(topic, header.queue_id):
+    named = _queue_ids(topic, header.queue_id)
+    for queue_id in without_finished(state, header.consumer_group, header.topic, named):
         offset = _next_offset(state, header.consumer_group, header.topic, queue_id)
         rest += max(0, state.store.queues.max_offset(header.topic, queue_id) - offset)
         if left > 0 and size < POP_BYTES_MAX:
@@ -126,7 +127,8 @@ def _next_offset(state: BrokerState, group: str, topic: str, queue_id: int) -> i
 def _has_message(state: BrokerState, header: NotificationRequestHeader, topic: TopicConfig) -> bool:
     """Return whether a pop would find a message, whatever its tags."""
     group, name = header.consumer_group, header.topic
-    for queue_id in _queue_ids(topic, header.queue_id):
+    named = _queue_ids(topic, header.queue_id)
+    for queue_id in without_finished(state, group, name, named):
         queue = state.pops.find(group, name, queue_id)
         if queue is not None and header.order and queue.is_blocked:
             continue
