@@ -95,7 +95,7 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
     """
     snapshot = _look(cluster, name)
     known, failures = cluster.run(settings.look_at_group_settings(cluster.directory, name))
-    say_missing(failures | _failures_of(snapshot))
+    say_missing({**failures, **_failures_of(snapshot)})
     settings_rows = [
         {
             "broker": broker.name,
