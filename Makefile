@@ -151,7 +151,7 @@ $(VENV)/fuzz-ready: $(VENV)/ready requirements-fuzz.lock
 	@$(call install,--require-hashes -r requirements-fuzz.lock)
 	@touch $@
 
-# About six hours on two cores, by the times of its rows. What passed on this commit is not run again.
+# Over four hours on two cores, by the times of its rows; `decoders` and `simulation` may end later. What passed on this commit is not run again.
 gate: setup ## run every proof of docs/explanation/reliability.md and write its figure: ROWS="kills frames" SHARE=1
 	PYTHONPATH=tests/support $(BIN)/python -m gate $(ROWS) --share $(SHARE)
 	$(BIN)/python tools/generate.py

@@ -329,21 +329,58 @@ def test_group_settings_are_changed_and_the_group_deleted(smq: Commands) -> None
     assert (gone.exit_code, "no broker knows consumer group" in gone.stderr) == (2, True)
 
 
-def test_lag_names_the_broker_that_does_not_answer(tmp_path: Path) -> None:
+def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
+    tmp_path: Path,
+) -> None:
     servers = Servers(tmp_path / "data")
+    commands = {
+        "lag": ("group", "lag", "GID_lag"),
+        "group": ("group", "show", "GID_lag"),
+        "topic": ("topic", "show", "T"),
+        "tail": ("tail", "T"),
+        "find": ("msg", "find", "second", "--topic", "T"),
+        "dlq": ("dlq", "ls"),
+        "letters": ("dlq", "show", "GID_lag"),
+        # What changes something needs all brokers.
+        "delete": ("topic", "delete", "T"),
+        "update": ("group", "update", "GID_lag", "--retries", "3"),
+        "nowhere": ("msg", "find", "first", "--topic", "T"),
+    }
     try:
-        with Admin(name_server=servers.name_server) as admin:
-            admin.create_topic("T", queues=1)
+        with (
+            Admin(name_server=servers.name_server) as admin,
+            Producer("GID_p", name_server=servers.name_server) as producer,
+        ):
+            for topic in ("T", "%DLQ%GID_lag"):
+                admin.create_topic(topic, queues=1)
+                queues = admin.route(topic).publish_queues
+                for key, queue in zip(("first", "second"), queues, strict=True):
+                    producer.send(Message(topic, b"x", keys=(key,)), queue=queue)
             for queue in admin.route("T").publish_queues:
                 admin.update_committed_offset("GID_lag", queue, 0)
         os.kill(servers.children()["store"], signal.SIGSTOP)
         options = ("--nameserver", servers.name_server, "--timeout", "0.5", "--json")
-        shown = CliRunner().invoke(build_app(), ["group", "lag", "GID_lag", *options])
+        ended = {
+            name: CliRunner().invoke(build_app(), [*command, *options])
+            for name, command in commands.items()
+        }
     finally:
         for pid in servers.children().values():
             os.kill(pid, signal.SIGCONT)
         servers.end()
 
-    assert [row["broker"] for row in json.loads(shown.stdout)] == ["broker-a-2"]
-    assert "broker-a: " in shown.stderr
-    assert "its queues are missing" in shown.stderr
+    refused = {name for name, result in ended.items() if result.exit_code}
+    assert refused == {"delete", "update", "nowhere"}
+    assert {ended[name].exit_code for name in refused} == {3}
+    for name in commands.keys() - refused:
+        assert "broker-a: " in ended[name].stderr, name
+        assert "its queues are missing" in ended[name].stderr, name
+    shown = {name: json.loads(ended[name].stdout) for name in commands.keys() - refused}
+    assert [row["broker"] for row in shown["lag"]] == ["broker-a-2"]
+    assert [row["broker"] for row in shown["group"]["settings"]] == ["broker-a-2"]
+    assert [row["broker"] for row in shown["topic"]["queues"]] == ["broker-a-2"]
+    assert [row["broker"] for row in shown["topic"]["brokers"]] == ["broker-a", "broker-a-2"]
+    assert shown["tail"]["broker"] == "broker-a-2"
+    assert [row["broker"] for row in shown["find"]] == ["broker-a-2"]
+    assert [(row["group"], row["messages"]) for row in shown["dlq"]] == [("GID_lag", 1)]
+    assert [row["broker"] for row in shown["letters"]] == ["broker-a-2"]

@@ -36,6 +36,20 @@ def test_r18_leaves_small_groups_and_single_members_alone(seen_group: Group) -> 
     assert "R18" not in seen_group(IDS[:1], queues=16, strategy="AVG_BY_CIRCLE").findings()
 
 
+@pytest.mark.parametrize(
+    ("strategy", "ids"),
+    [
+        ("CONSISTENT_HASH", ["10.0.6.10@95606", "10.0.235.5@48902"]),
+        ("CONSISTENT_HASH_BOUNDED", ["10.0.134.129@88529", "10.0.41.130@13820"]),
+    ],
+)
+def test_r18_does_not_advise_a_hash_to_a_group_that_divides_by_one(
+    seen_group: Group, strategy: str, ids: list[str]
+) -> None:
+    """By chance the newcomers that are tried get 62% of these queues, where a third is usual."""
+    assert "R18" not in seen_group(ids, queues=8, strategy=strategy).findings()
+
+
 def test_r26_names_members_whose_connections_are_new(seen_group: Group) -> None:
     group = seen_group(IDS[:3])
     group.listing(

@@ -759,6 +759,18 @@ def test_q12_finds_a_call_that_does_not_return_where_brokers_know_no_offset(
     assert found.title == f"a call of the listener of {FIRST} has not returned for 26 s"
 
 
+def test_offsets_that_go_back_are_no_flow(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(1, then=(100, 90), now=(100, 60))
+    group.flow(2, then=(100, 90), now=(10, 0))
+
+    rates = examine(group.snapshot()).rates
+
+    assert {(r.produced_per_s, r.consumed_per_s) for r in rates.values()} == {(0.0, 0.0)}
+    reset = MessageQueue("T", "broker-a", 1)
+    assert not rates[reset].stood_still
+
+
 def test_q08_finds_an_offset_that_went_back(seen_group: Group) -> None:
     group = seen_group()
     group.flow(2, then=(100, 90), now=(100, 60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -15,7 +16,9 @@ from group_stage import GroupStage
 from server_processes import Servers
 from sparrowmq import Admin, Message, Producer
 from sparrowmq.calling.async_driver import AsyncDriver
+from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.client.directory_setup import make_directory
+from sparrowmq.errors import InvokeTimeout
 from sparrowmq.exporter import watch
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.exporter.watch import ClusterWatch
@@ -137,6 +140,30 @@ async def test_twins_and_the_queues_that_they_leave_unowned_are_shown(
 
     assert scraped.value("sparrowmq_group_members", group=group) == 2
     assert (scraped.value("sparrowmq_findings", group=group, severity="error") or 0) > 0
+
+
+async def test_looks_that_a_silent_broker_delays_do_not_wait_for_each_other(
+    stage: GroupStage, scraped: Scraped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{stage.group}_{number}" for number in range(3)]
+    with Admin(name_server=stage.cluster.name_server) as admin:
+        stage.send([b"a"])
+        (queue, *_) = admin.route(stage.topic).publish_queues
+        for name in names:
+            admin.update_committed_offset(name, queue, 0)
+    begun: set[str] = set()
+
+    def look(_: object, group: str) -> Operation[None]:
+        begun.add(group)
+        while not begun.issuperset(names):
+            yield from sleep(10)
+        raise InvokeTimeout("the broker did not answer")
+
+    monkeypatch.setattr(watch, "take_snapshot", look)
+    async with asyncio.timeout(20):
+        await scraped.watch.look()
+
+    assert begun.issuperset(names)
 
 
 async def test_cluster_that_is_not_there_is_down_and_said_once(

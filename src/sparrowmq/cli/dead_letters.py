@@ -8,7 +8,7 @@ import typer
 
 from sparrowmq.cli.confirmation import Yes, carry_out
 from sparrowmq.cli.connecting import CommandCluster, GroupName, on_cluster
-from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.exit_codes import say, say_missing
 from sparrowmq.cli.message_view import BodyFormat
 from sparrowmq.cli.messages import (
     COPY_COLUMNS,
@@ -24,7 +24,6 @@ from sparrowmq.cli.messages import (
 from sparrowmq.cli.output import Json, OutputColumn, columns_of, print_json, print_rows
 from sparrowmq.client.operations.browse import Start, open_browser
 from sparrowmq.client.operations.dead_letters import (
-    DeadLetters,
     list_dead_letters,
     resend_dead_letters,
 )
@@ -45,7 +44,8 @@ dlq = typer.Typer(
 @on_cluster
 def list_dlq(cluster: CommandCluster) -> None:
     """List the groups that have dead letters: messages that failed too often."""
-    found: list[DeadLetters] = cluster.run(list_dead_letters(cluster.directory))
+    found, failures = cluster.run(list_dead_letters(cluster.directory))
+    say_missing(failures)
     rows: list[Json] = [
         {
             "group": each.group,
@@ -95,7 +95,7 @@ def show_dlq(
       sparrowmq dlq show GID_board --id 7F0000010001... --format raw > order.json
     """
     letters = _dead_letters(cluster, group, chosen)
-    resends = cluster.run(find_resends(cluster.directory, group)) if letters else {}
+    resends = cluster.run(find_resends(cluster.directory, group, letters)) if letters else {}
     print_messages(cluster, letters, body_format, resends)
 
 
@@ -124,7 +124,7 @@ def resend(
     """
     edit = options.read()
     found = _dead_letters(cluster, group, chosen)
-    resends = cluster.run(find_resends(cluster.directory, group)) if found else {}
+    resends = cluster.run(find_resends(cluster.directory, group, found)) if found else {}
     letters = [each for each in found if again or place_of(each) not in resends]
     if edit.body is not None and len(letters) > 1:
         raise UsageError(
@@ -154,7 +154,9 @@ def _dead_letters(cluster: CommandCluster, group: str, chosen: _Chosen) -> list[
     check_group(group)
     last, key, msg_id = chosen
     look_back = last if key is None and msg_id is None else max(last, FILTERED_LOOK_BACK)
-    operation = open_browser(cluster.directory, dlq_topic(group), start=Start(last_count=look_back))
+    operation = open_browser(
+        cluster.directory, dlq_topic(group), start=Start(last_count=look_back), leaves_out=True
+    )
     try:
         browser = cluster.run(operation)
     except TopicRouteNotFound:
@@ -164,5 +166,6 @@ def _dead_letters(cluster: CommandCluster, group: str, chosen: _Chosen) -> list[
             f"group {group} has no dead letters; `sparrowmq dlq ls` lists the groups that have some"
         )
         return []
+    say_missing(browser.missing)
     found = tail_messages(cluster, browser, look_back, key)
     return [each for each in found if msg_id in (None, each.msg_id, each.offset_msg_id)][-last:]

@@ -5,7 +5,7 @@ Tests: test_output.py, test_rebalance.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -24,6 +24,12 @@ def say(text: str) -> None:
     """Print one line of prose on stderr; stdout is for data."""
     # Brokers and the clients of others choose parts of it.
     typer.echo(f"sparrowmq: {escape(' '.join(words().phrase(text).split()))}", err=True)
+
+
+def say_missing(failures: Mapping[str, object]) -> None:
+    """Say why the queues of some brokers are missing from what is shown, by the brokers' names."""
+    for name, failure in failures.items():
+        say(f"{name}: {failure}; its queues are missing")
 
 
 @contextmanager

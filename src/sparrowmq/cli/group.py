@@ -22,7 +22,7 @@ from sparrowmq.cli.connecting import (
     naming_topic,
     on_cluster,
 )
-from sparrowmq.cli.exit_codes import keep_looking, say
+from sparrowmq.cli.exit_codes import keep_looking, say, say_missing
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import (
     Json,
@@ -94,7 +94,8 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
     `sparrowmq rebalance show` shows the owner of each queue, `rebalance doctor` what is wrong.
     """
     snapshot = _look(cluster, name)
-    known = cluster.run(settings.find_group_settings(cluster.directory, name))
+    known, failures = cluster.run(settings.look_at_group_settings(cluster.directory, name))
+    say_missing({**failures, **_failures_of(snapshot)})
     settings_rows = [
         {
             "broker": broker.name,
@@ -147,9 +148,7 @@ def show_lag(
     """
     if not watch:
         seen = _look(cluster, name)
-        for broker in seen.last.brokers:
-            if broker.failure:
-                say(f"{broker.broker_name}: {broker.failure}; its queues are missing")
+        say_missing(_failures_of(seen))
         rows = _lag_rows(seen, topic)
         if cluster.as_json:
             print_json(rows)
@@ -426,6 +425,10 @@ _LAG_COLUMNS = (
 def _look(cluster: CommandCluster, name: str) -> GroupSnapshot:
     check_group(name)
     return cluster.run(take_snapshot(cluster.directory, name, asks_members=False))
+
+
+def _failures_of(snapshot: GroupSnapshot) -> dict[str, str]:
+    return {each.broker_name: each.failure for each in snapshot.last.brokers if each.failure}
 
 
 def _watch(

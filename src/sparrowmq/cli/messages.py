@@ -25,7 +25,7 @@ from sparrowmq.cli.connecting import (
     naming_topic,
     on_cluster,
 )
-from sparrowmq.cli.exit_codes import EXIT_FOUND, say
+from sparrowmq.cli.exit_codes import EXIT_FOUND, say, say_missing
 from sparrowmq.cli.language import words
 from sparrowmq.cli.message_view import (
     BodyFormat,
@@ -182,9 +182,11 @@ def tail(
         start=Start(last_count=look_back) if since is None else _parse_start(since),
         selection=MessageSelector.by_sql(sql) if sql is not None else tag or "*",
         queues=[parse_queue(each) for each in queue or []],
+        leaves_out=True,
     )
     with naming_topic(cluster, topic):
         browser = cluster.run(operation)
+    say_missing(browser.missing)
     console = make_console()
     shown = 0
     for message in tail_messages(
@@ -315,7 +317,7 @@ def find_messages(
       sparrowmq msg find order-4711 --topic orders --from 1d
     """
     now_ms = timestamp_ms()
-    operation = administer.query_message(
+    operation = administer.look_for_messages(
         cluster.directory,
         topic,
         key,
@@ -324,7 +326,10 @@ def find_messages(
         end_timestamp_ms=None if until is None else parse_time(until, now_timestamp_ms=now_ms),
     )
     with naming_topic(cluster, topic):
-        found = cluster.run(operation)
+        found, failures = cluster.run(operation)
+    for failure in () if found else failures.values():
+        raise failure
+    say_missing(failures)
     if not found:
         say(f"topic {topic} has no message with key {key!r} in this range")
         raise typer.Exit(EXIT_FOUND)

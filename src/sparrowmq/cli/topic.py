@@ -12,7 +12,7 @@ import typer
 from sparrowmq.cli.cluster import TOPIC_COLUMNS, say_troubles, topic_row
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
-from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.exit_codes import say, say_missing
 from sparrowmq.cli.output import OutputColumn, columns_of, make_console, print_json, print_rows
 from sparrowmq.client.operations import administer, topics
 from sparrowmq.client.operations.overview import take_overview
@@ -51,7 +51,8 @@ def list_topics(
 def show_topic(cluster: CommandCluster, name: TopicName) -> None:
     """Show a topic: its brokers, the offsets of each queue, and the groups that read it."""
     with naming_topic(cluster, name):
-        status = cluster.run(topics.topic_status(cluster.directory, name))
+        status, failures = cluster.run(topics.look_at_topic(cluster.directory, name))
+    say_missing(failures)
     brokers = [
         {
             "broker": place.broker_name,

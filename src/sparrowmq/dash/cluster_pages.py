@@ -8,7 +8,7 @@ from urllib.parse import quote
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.brokers import broker_config, find_broker
 from sparrowmq.client.operations.producers import ConnectedProducer
-from sparrowmq.client.operations.topics import TopicStatus, perm_name, topic_status
+from sparrowmq.client.operations.topics import TopicStatus, look_at_topic, perm_name
 from sparrowmq.dash.group_page import (
     RATE_HEIGHT,
     WINDOWS_S,
@@ -17,7 +17,7 @@ from sparrowmq.dash.group_page import (
     name_ticks,
 )
 from sparrowmq.dash.strips import TimeBar, TimeWindow, draw_bars
-from sparrowmq.dash.tables import Cell, PageTable, TableColumn
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn, describe_missing
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import View, Visit, group_href, messages_href, topic_href
 from sparrowmq.doctor import Finding, Severity
@@ -74,9 +74,9 @@ async def show_topics(watcher: Watcher, visit: Visit) -> View:
 
 
 async def show_topic(watcher: Watcher, visit: Visit) -> View:
-    """Show a topic: its brokers, queues and groups. Raises: as `topic_status`."""
+    """Show a topic: its brokers, queues and groups. Raises: as `look_at_topic`."""
     name = check_topic(visit.request.path_params["topic"])
-    status = await watcher.driver.run(topic_status(watcher.directory, name))
+    status, failures = await watcher.driver.run(look_at_topic(watcher.directory, name))
     producers = await _find_producers(watcher, status)
     window_s, now_ms = choose_window(visit.query), timestamp_ms()
     since_ms, bucket_ms = now_ms - window_s * 1000, bucket_of(window_s)
@@ -103,6 +103,7 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
             "windows": WINDOWS_S,
             "window_s": window_s,
             "ticks": name_ticks(window_s, visit.words),
+            "problems": describe_missing(failures),
             "topic": name,
             "messages": messages_href(name),
             "count": sum(at.max_offset - at.min_offset for at in status.queues),

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from starlette.responses import Response
 
 from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
-from sparrowmq.client.operations.administer import committed_offset, query_message, view_message
+from sparrowmq.client.operations.administer import committed_offset, look_for_messages, view_message
 from sparrowmq.client.operations.browse import (
     Start,
     browse,
@@ -26,7 +26,7 @@ from sparrowmq.client.operations.dead_letters import list_dead_letters
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.message_trace import TraceStep, message_trace
 from sparrowmq.client.operations.resend import Place, Resend, find_resends, place_of
-from sparrowmq.dash.tables import Cell, PageTable, TableColumn
+from sparrowmq.dash.tables import Cell, PageTable, TableColumn, describe_missing
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import FOLLOWED, Site, View, Visit, group_href, letters_href
 from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
@@ -77,20 +77,21 @@ async def show_messages(watcher: Watcher, visit: Visit) -> View:
     check_topic(topic)
     wanted, has_text = query.get("key", "").strip(), text_filter(query.get("text", ""))
     if wanted:
-        read = Read([m for m in await _search(watcher, topic, wanted) if has_text(m)], [])
+        read = await _search(watcher, topic, wanted)
+        read = read._replace(messages=[m for m in read.messages if has_text(m)])
     else:
         read = await _browse(watcher, visit, topic)
     return _messages_view(watcher, visit, topic=topic, read=read)
 
 
-async def _search(watcher: Watcher, topic: str, wanted: str) -> list[MessageExt]:
+async def _search(watcher: Watcher, topic: str, wanted: str) -> Read:
     """Return the messages with a key or an id, the newest first."""
     run, directory = watcher.driver.run, watcher.directory
-    found = await run(query_message(directory, topic, wanted, count_max=COUNT))
+    found, failures = await run(look_for_messages(directory, topic, wanted, count_max=COUNT))
     if not found:
         one = await run(view_message(directory, topic, wanted))
         found = [] if one is None else [one]
-    return found[::-1]
+    return Read(found[::-1], describe_missing(failures))
 
 
 def _read_offset(text: str) -> int:
@@ -174,10 +175,13 @@ async def read_messages(
     Raises: SparrowError.
     """
     run, directory = watcher.driver.run, watcher.directory
-    browser = await run(open_browser(directory, topic, start=start, selection=tags, queues=queues))
+    operation = open_browser(
+        directory, topic, start=start, selection=tags, queues=queues, leaves_out=True
+    )
+    browser = await run(operation)
     if offset is not None:
         browser.cursors[0].offset = offset
-    read, has_text = Read([], []), text_filter(text)
+    read, has_text = Read([], describe_missing(browser.missing)), text_filter(text)
     until_ms, examined = monotonic_ms() + _READ_TIMEOUT_MS, 0
 
     def is_enough() -> bool:
@@ -454,7 +458,7 @@ async def show_dead_letters(site: Site, visit: Visit) -> View:
     watcher = site.watcher
     if group:
         return await _show_letters(site, visit, check_group(group))
-    found = await watcher.driver.run(list_dead_letters(watcher.directory))
+    found, failures = await watcher.driver.run(list_dead_letters(watcher.directory))
     table = PageTable(
         name="dead_letters",
         title="Dead letters",
@@ -473,7 +477,12 @@ async def show_dead_letters(site: Site, visit: Visit) -> View:
         ],
         empty="No group has dead letters.",
     )
-    return View(template="table.html", title="Dead letters", tables=(table,))
+    return View(
+        template="table.html",
+        title="Dead letters",
+        tables=(table,),
+        context={"problems": describe_missing(failures)},
+    )
 
 
 async def _show_letters(site: Site, visit: Visit, group: str) -> View:
@@ -484,7 +493,7 @@ async def _show_letters(site: Site, visit: Visit, group: str) -> View:
     except TopicRouteNotFound:
         read = Read([], [])
     letters = read.messages[-COUNT:][::-1]
-    resends = await site.watcher.driver.run(find_resends(site.watcher.directory, group))
+    resends = await site.watcher.driver.run(find_resends(site.watcher.directory, group, letters))
     return View(
         template="letters.html",
         title="Dead letters",

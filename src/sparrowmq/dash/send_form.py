@@ -168,10 +168,11 @@ async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
     if until_ms is None:
         raise UsageError("the form is not whole; load the page again")
     has_text = text_filter(values["text"])
-    resends = await run(find_resends(directory, group))
+    found = await run(read_dead_letters(directory, group, count_max=SEARCHED_MAX))
+    resends = await run(find_resends(directory, group, found))
     letters = [
         letter
-        for letter in await run(read_dead_letters(directory, group, count_max=SEARCHED_MAX))
+        for letter in found
         if letter.store_timestamp_ms <= until_ms
         and has_text(letter)
         and (values["again"] == "yes" or place_of(letter) not in resends)

@@ -19,6 +19,11 @@ SEARCH_LENGTH_MAX = 255
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
+def describe_missing(failures: Mapping[str, object]) -> list[str]:
+    """Say why the queues of some brokers are missing from a page, by the brokers' names."""
+    return [f"{name}: {failure}; its queues are missing" for name, failure in failures.items()]
+
+
 class TableColumn(NamedTuple):
     """A column: its key in the URL and in files, its title in the catalogue's English.
 

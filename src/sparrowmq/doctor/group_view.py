@@ -528,9 +528,10 @@ def compute_rates(snapshot: GroupSnapshot) -> dict[MessageQueue, QueueRate]:
         if then is None:
             continue
         consumed = now.consumed - then.consumed
+        # Offsets go back with a reset, or when a topic is made anew.
         rates[now.queue] = QueueRate(
-            produced_per_s=(now.max_offset - then.max_offset) / seconds,
-            consumed_per_s=consumed / seconds,
+            produced_per_s=max(0, now.max_offset - then.max_offset) / seconds,
+            consumed_per_s=max(0, consumed) / seconds,
             stood_still=consumed == 0 and snapshot.interval_ms >= STILL_MS_MIN,
         )
     return rates

@@ -1,8 +1,9 @@
 """Looks at a cluster repeatedly, and keeps the newest series ready for scrapes.
 
 A scrape sends no request to a broker, so scrapes cost the cluster nothing. A pass over the cluster
-sends three requests to each broker. For each group, one after the other, it sends three more to
-each broker and one to each member. The watch looks at a group every second while its queues move.
+sends three requests to each broker. For each group it sends three more to each broker and one to
+each member. It looks at some groups at a time, since a silent broker delays each look. The watch
+looks at a group every second while its queues move.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.calling.repetition import repeat
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.groups import list_groups
+from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, list_groups
 from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import Severity, diagnose
@@ -106,8 +107,7 @@ class ClusterWatch:
         self._failed_groups.intersection_update(names)
         # With a silent broker the looks at groups take long.
         self._publish()
-        for name, counts in self._groups.items():
-            await self._look_at(name, counts)
+        await self._look_at_all(self._groups)
         self._publish()
 
     def _note_failure(self, failure: str) -> None:
@@ -123,11 +123,17 @@ class ClusterWatch:
             return list(self._groups)
 
     async def _look_at_moving(self) -> None:
-        moving = [(name, counts) for name, counts in self._groups.items() if counts.is_moving]
-        for name, counts in moving:
-            await self._look_at(name, counts)
+        moving = {name: counts for name, counts in self._groups.items() if counts.is_moving}
+        await self._look_at_all(moving)
         if moving:
             self._publish()
+
+    async def _look_at_all(self, groups: Mapping[str, GroupCounts]) -> None:
+        pairs = list(groups.items())
+        for start in range(0, len(pairs), GROUPS_AT_ONCE):
+            async with asyncio.TaskGroup() as looks:
+                for name, counts in pairs[start : start + GROUPS_AT_ONCE]:
+                    looks.create_task(self._look_at(name, counts))
 
     async def _look_at(self, name: str, counts: GroupCounts) -> None:
         try:

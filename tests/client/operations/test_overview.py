@@ -347,6 +347,9 @@ def test_flows_are_those_between_two_looks() -> None:
     assert overview.group_flows(before, after) == {"G": (20.0, 5.0, 0.0)}
     assert overview.topic_rates(before, after) == {"t": 20.0}
     assert overview.group_flows(before, look(1_100, 50, 10)) == {}
+    # The topic was made anew, or the group reset: nothing flows backwards.
+    assert overview.group_flows(after, look(5_000, 4, 2)) == {"G": (0.0, 0.0, 0.0)}
+    assert overview.topic_rates(after, look(5_000, 4, 2)) == {"t": 0.0}
 
 
 def test_a_broker_that_comes_or_goes_makes_no_rates() -> None:

@@ -178,8 +178,8 @@ ROWS = (
             "pops, locks, offsets of more than 2 s ago; all but timed and popped messages keep "
             "their order, none comes early, and what was popped and not acknowledged alone comes "
             "again; it starts within 1 s on 1 GB (mean)",
-            "负载下被 kill 的 broker，其已确认的单条、批量、延迟、定时、回退、事务消息、pop、锁"
-            "以及 2 秒之前提交的 offset 不丢失、不移位、不重复；除定时与 pop 的消息外不乱序，"
+            "负载下被 kill 的 Broker，其已确认的单条、批量、延迟、定时、回退、事务消息、pop、锁"
+            "以及 2 秒之前提交的位点不丢失、不移位、不重复；除定时与 pop 的消息外不乱序，"
             "均不提前；只有已 pop 而未确认的消息会再次投递；1 GB 数据平均 1 秒内启动",
         ),
         "python -m gate.kills --cycles {count}",
@@ -207,7 +207,7 @@ ROWS = (
         (
             "No schedule of faults that was drawn breaks an invariant of members, brokers and name "
             "servers",
-            "随机抽取的任何故障序列都不破坏成员、broker 与 name server 的不变式",
+            "随机抽取的任何故障序列都不破坏成员、Broker 与 NameServer 的不变式",
         ),
         "python -m gate.simulation --seeds {count}",
         _simulated,
@@ -221,7 +221,7 @@ ROWS = (
         (
             "Planted mistakes are found: in locks, offsets, flushes, recovery, retries, delays, "
             "transactions, pops, plans, routes and access",
-            "故意植入的错误都被发现：锁、offset、刷盘、恢复、重试、延迟、事务、pop、计划、路由与权限",
+            "故意植入的错误都被发现：锁、位点、刷盘、恢复、重试、延迟、事务、pop、计划、路由与权限",
         ),
         "python -m gate.planted",
         minutes=60,
@@ -234,8 +234,8 @@ ROWS = (
             "delayed, timed, recalled, sent back, transactions, pops, offsets of more than 2 s "
             "ago, locks, plans, topics, groups, request modes; no message is stored early, nor "
             "twice, but for dead letters of pops and transactions whose end was not answered",
-            "无论何时断电，broker 已确认的都成立：单条、批量、延迟、定时、撤回、回退、事务、pop、"
-            "2 秒之前提交的 offset、锁、分配计划、topic、消费者组、请求模式；"
+            "无论何时断电，Broker 已确认的都成立：单条、批量、延迟、定时、撤回、回退、事务、pop、"
+            "2 秒之前提交的位点、锁、分配计划、Topic、消费者组、请求模式；"
             "消息不提前；除已 pop 消息的死信与结束请求未获应答的事务外，不重复存储",
         ),
         "python -m gate.power --cuts {count}",
@@ -264,7 +264,7 @@ ROWS = (
         (
             "A broker whose disk is full refuses messages, loses nothing that it acknowledged, and "
             "serves again once there is room",
-            "磁盘已满的 broker 拒绝新消息，不丢失任何已确认的内容，有空间后恢复服务",
+            "磁盘已满的 Broker 拒绝新消息，不丢失任何已确认的内容，有空间后恢复服务",
         ),
         "python -m gate.disk --cycles {count}",
         _filled,
@@ -277,7 +277,7 @@ ROWS = (
             "No bytes at the ports of a name server or a broker, of gRPC, health, the live page or "
             "the exporter keep a server from serving others, or make it grow by more than 64 MB; "
             "no whole request goes without an answer or the end of its connection",
-            "发往 name server、broker、gRPC、健康检查、实时页面与 exporter 端口的任何字节都不妨碍"
+            "发往 NameServer、Broker、gRPC、健康检查、实时页面与 exporter 端口的任何字节都不妨碍"
             "服务他人，内存增长不超过 64 MB；每个完整的请求都得到应答或连接被关闭",
         ),
         "python -m gate.frames --count {count}",
@@ -351,8 +351,8 @@ ROWS = (
             "Partitions one way and both, loss, delay, half-open connections, name servers away or "
             "behind, members stopped for 90 s, and brokers that restart lose nothing; what comes "
             "again is bounded, each key comes in order, and queues have owners again within 30 s",
-            "单向与双向分区、丢包、延迟、半开连接、Name Server 不可达或路由过期、成员暂停 90 秒、"
-            "broker 重启，均不丢消息；重复有上限，每个 key 保持顺序，队列在 30 秒内重新有主",
+            "单向与双向分区、丢包、延迟、半开连接、NameServer 不可达或路由过期、成员暂停 90 秒、"
+            "Broker 重启，均不丢消息；重复有上限，每个 key 保持顺序，队列在 30 秒内重新有主",
         ),
         "make soak",
         minutes=30,
@@ -375,7 +375,7 @@ ROWS = (
         "peers",
         (
             "Clients, brokers and stores of Apache RocketMQ 4.9.7 and 5.5.0 work with SparrowMQ's",
-            "Apache RocketMQ 4.9.7 与 5.5.0 的客户端、broker 和存储可与 SparrowMQ 互通",
+            "Apache RocketMQ 4.9.7 与 5.5.0 的客户端、Broker 和存储可与 SparrowMQ 互通",
         ),
         "make interop-peers INTEROP='python -m gate.files --name peers -m interop'",
         _passed_at_last,
@@ -385,7 +385,7 @@ ROWS = (
         "foreign",
         (
             "Apache's Go and C++ clients, ali-ons and mqadmin work with SparrowMQ's brokers",
-            "Apache 的 Go 与 C++ 客户端、ali-ons 和 mqadmin 可与 SparrowMQ 的 broker 配合使用",
+            "Apache 的 Go 与 C++ 客户端、ali-ons 和 mqadmin 可与 SparrowMQ 的 Broker 配合使用",
         ),
         "make interop-clients INTEROP='python -m gate.files --name foreign -m interop'",
         _passed_at_last,
@@ -395,7 +395,7 @@ ROWS = (
         "suite",
         (
             "The integration tests of Apache RocketMQ 4.9.7 and 5.5.0 pass on SparrowMQ's brokers",
-            "Apache RocketMQ 4.9.7 与 5.5.0 的集成测试在 SparrowMQ 的 broker 上通过",
+            "Apache RocketMQ 4.9.7 与 5.5.0 的集成测试在 SparrowMQ 的 Broker 上通过",
         ),
         "make interop-suite",
         minutes=90,

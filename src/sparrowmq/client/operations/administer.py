@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sparrowmq.calling.effects import Operation, now, sleep
 from sparrowmq.client.arguments import check_offset, check_queue, check_timestamp
 from sparrowmq.client.directory import Directory, QueueLag
-from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.gather import gather, gather_outcomes, split_outcomes
 from sparrowmq.client.operations.heartbeats import (
     consumer_connections,
     consumer_list,
@@ -406,6 +406,32 @@ def query_message(
     index; UnreadableMessage if a message cannot be read; UsageError if the messages inflate to more
     than 100 MiB, so that fewer must be asked for.
     """
+    found, failures = yield from look_for_messages(
+        directory,
+        topic,
+        key,
+        count_max=count_max,
+        begin_timestamp_ms=begin_timestamp_ms,
+        end_timestamp_ms=end_timestamp_ms,
+    )
+    for failure in failures.values():
+        raise failure
+    return found
+
+
+def look_for_messages(
+    directory: Directory,
+    topic: str,
+    key: str,
+    *,
+    count_max: int = 64,
+    begin_timestamp_ms: int = 0,
+    end_timestamp_ms: int | None = None,
+) -> Operation[tuple[list[MessageExt], dict[str, SparrowError]]]:
+    """Return messages as `query_message`, and the errors of brokers that fail, by their names.
+
+    Raises: as `query_message`, if all brokers fail.
+    """
     topic = directory.namespace.wrap(topic)
     header = QueryMessageRequestHeader(
         topic=topic,
@@ -417,16 +443,17 @@ def query_message(
     route = yield from get_route(directory, topic, is_fresh=True)
     names = [name for name in sorted(route.brokers) if route.brokers[name]]
     queries = [_query_broker(directory, name, header) for name in names]
-    answers = yield from gather(queries, name=f"query {topic}")
+    outcomes = yield from gather_outcomes(queries, name=f"query {topic}")
+    answers, failures = split_outcomes(names, outcomes)
     # Apache's brokers compare hashes, and other keys may have the same hash.
     found = [
         message
-        for answer in answers
+        for answer in answers.values()
         for message in answer
         if message.topic == topic and (key in message.keys or key == message.msg_id)
     ]
     found.sort(key=lambda message: message.store_timestamp_ms)
-    return directory.namespace.unwrap_messages(found)
+    return directory.namespace.unwrap_messages(found), failures
 
 
 def _query_broker(
@@ -480,11 +507,13 @@ def view_message(directory: Directory, topic: str, msg_id: str) -> Operation[Mes
         msg_id: the id that the producer set, or the id that the broker returned
             (`SendResult.offset_msg_id`).
 
-    Raises: as `query_message`.
+    Raises: as `query_message`, unless another broker has the message.
     """
-    found = yield from query_message(directory, topic, msg_id)
+    found, failures = yield from look_for_messages(directory, topic, msg_id)
     if found:
         return found[0]
+    for failure in failures.values():
+        raise failure
     try:
         host, position = decode_offset_msg_id(msg_id)
         address = decode_host(host)

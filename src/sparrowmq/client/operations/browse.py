@@ -7,7 +7,7 @@ of tools, which every broker has. Tests: cli/test_messages.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from sparrowmq.calling.effects import Event, Operation, Task, cancel, join, slee
 from sparrowmq.client.arguments import check_offset, check_queue
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import queue_offset_at
-from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.offsets import max_offset, min_offset
 from sparrowmq.client.operations.pull import (
     PullReply,
@@ -85,10 +85,12 @@ class Browser:
     Args:
         subscription: the messages to return.
         cursors: one cursor for each queue.
+        missing: the errors of the brokers whose queues are left out, by the brokers' names.
     """
 
     subscription: SubscriptionData
     cursors: list[Cursor]
+    missing: Mapping[str, SparrowError] = field(default_factory=dict)
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     arrived: Event = field(default_factory=Event)
 
@@ -110,12 +112,14 @@ def open_browser(
     start: Start,
     selection: str | MessageSelector = "*",
     queues: Sequence[tuple[str, int]] = (),
+    leaves_out: bool = False,
 ) -> Operation[Browser]:
     """Find each queue's start, and its current end, at which reading ends.
 
     Args:
         selection: the messages to read, by tags or by SQL; brokers refuse SQL unless it is enabled.
         queues: the queues to read, by broker name and queue id; all queues of the topic by default.
+        leaves_out: whether to leave out the queues of brokers that fail, unless all of them do.
 
     Raises: TopicRouteNotFound; UsageError for a queue that the topic does not have, or a wrong
     expression; TransportError; BrokerError.
@@ -128,11 +132,19 @@ def open_browser(
     if unknown:
         raise UsageError(f"topic {topic!r} has no queue {unknown[0][0]}:{unknown[0][1]}")
     chosen = [known[each] for each in queues] if queues else list(known.values())
-    cursors = yield from gather(
-        [_place_cursor(directory, queue, start) for queue in sorted(chosen, key=queue_order)],
-        name=f"cursors of {topic}",
+    chosen.sort(key=queue_order)
+    outcomes = yield from gather_outcomes(
+        [_place_cursor(directory, queue, start) for queue in chosen], name=f"cursors of {topic}"
     )
-    return Browser(subscription, cursors)
+    cursors = [each for each in outcomes if not isinstance(each, SparrowError)]
+    missing = {
+        queue.broker_name: each
+        for queue, each in zip(chosen, outcomes, strict=True)
+        if isinstance(each, SparrowError)
+    }
+    if missing and not (leaves_out and cursors):
+        raise next(iter(missing.values()))
+    return Browser(subscription, cursors, missing)
 
 
 def _place_cursor(directory: Directory, queue: MessageQueue, start: Start) -> Operation[Cursor]:

@@ -27,7 +27,7 @@ from sparrowmq.client.operations.send_back import (
     send_again,
     send_back,
 )
-from sparrowmq.client.operations.topics import list_topics, topic_status
+from sparrowmq.client.operations.topics import list_topics, look_at_topic
 from sparrowmq.doctor.group_snapshot import LETTERS_READ_MAX
 from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt, MessageQueue
@@ -48,21 +48,27 @@ class DeadLetters(NamedTuple):
     last_timestamp_ms: int | None
 
 
-def list_dead_letters(directory: Directory) -> Operation[list[DeadLetters]]:
+def list_dead_letters(
+    directory: Directory,
+) -> Operation[tuple[list[DeadLetters], dict[str, SparrowError]]]:
     """Return the groups that ever had dead letters, the group with most letters first.
 
-    Raises: ConnectFailed, TransportError, BrokerError.
+    The errors of brokers whose dead letters are missing come second, by the brokers' names.
+
+    Raises: ConnectFailed; TransportError, BrokerError if none of a group's brokers answers.
     """
     names = yield from list_topics(directory)
     topics = [name for name in names if name.startswith(DLQ_GROUP_TOPIC_PREFIX)]
     found: list[DeadLetters] = []
-    asked = [topic_status(directory, topic) for topic in topics]
-    for status in (yield from gather(asked, name="dead letters", at_once=WIDTH)):
+    missing: dict[str, SparrowError] = {}
+    asked = [look_at_topic(directory, topic) for topic in topics]
+    for status, failures in (yield from gather(asked, name="dead letters", at_once=WIDTH)):
+        missing |= failures
         times = [at.last_timestamp_ms for at in status.queues if at.last_timestamp_ms]
         count = sum(at.max_offset - at.min_offset for at in status.queues)
         group = status.topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX)
         found.append(DeadLetters(group, count, max(times, default=None)))
-    return sorted(found, key=lambda each: (-each.message_count, each.group))
+    return sorted(found, key=lambda each: (-each.message_count, each.group)), missing
 
 
 def resend_dead_letter(

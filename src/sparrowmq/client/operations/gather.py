@@ -48,6 +48,25 @@ def gather_outcomes(
     return outcomes
 
 
+def split_outcomes(
+    names: Sequence[str], outcomes: Sequence[T | SparrowError]
+) -> tuple[dict[str, T], dict[str, SparrowError]]:
+    """Return what some of several brokers answered, and the errors of the others, by their names.
+
+    Raises: the first error if all failed.
+    """
+    found: dict[str, T] = {}
+    failures: dict[str, SparrowError] = {}
+    for name, outcome in zip(names, outcomes, strict=True):
+        if isinstance(outcome, SparrowError):
+            failures[name] = outcome
+        else:
+            found[name] = outcome
+    if failures and not found:
+        raise next(iter(failures.values()))
+    return found, failures
+
+
 def _catch(operation: Operation[T]) -> Operation[T | SparrowError]:
     # An uncaught error would count as lost while the join of an earlier task still waits.
     try:

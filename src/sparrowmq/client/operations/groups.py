@@ -13,7 +13,7 @@ from msgspec import UNSET, structs
 from sparrowmq.calling.effects import Operation, join
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import delete_topic, master_addresses
-from sparrowmq.client.operations.gather import gather, gather_outcomes
+from sparrowmq.client.operations.gather import gather, gather_outcomes, split_outcomes
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
 from sparrowmq.client.operations.snapshot import BegunSnapshot, begin_snapshot, end_snapshot
@@ -110,10 +110,30 @@ def find_group_settings(
 
     Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
     """
+    found, failures = yield from look_at_group_settings(directory, group)
+    for failure in failures.values():
+        raise failure
+    return found
+
+
+def look_at_group_settings(
+    directory: Directory, group: str
+) -> Operation[
+    tuple[list[tuple[BrokerAt, SubscriptionGroupConfig | None]], dict[str, SparrowError]]
+]:
+    """Return a group's settings as `find_group_settings`, and the errors of brokers that fail.
+
+    Raises: RouteError if no broker is known; ConnectFailed, BrokerError, TransportError if all of
+    them fail.
+    """
     group = directory.namespace.wrap(group)
     brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
-    tables = yield from gather([_ask_groups(directory, b.address) for b in brokers], name="groups")
-    return [(broker, table.get(group)) for broker, table in zip(brokers, tables, strict=True)]
+    outcomes = yield from gather_outcomes(
+        [_ask_groups(directory, broker.address) for broker in brokers], name="groups"
+    )
+    tables, failures = split_outcomes([broker.name for broker in brokers], outcomes)
+    found = [(each, tables[each.name].get(group)) for each in brokers if each.name in tables]
+    return found, failures
 
 
 def plan_group_update(

@@ -321,9 +321,10 @@ def group_flows(before: Overview, after: Overview) -> dict[str, FlowRates]:
     retried = {group.group: group.retried for group in before.groups}
     return {
         group.group: FlowRates(
-            sum(t.max_offset - b.max_offset for t, b in pairs) / seconds,
-            sum(t.committed_offset - b.committed_offset for t, b in pairs) / seconds,
-            (group.retried - retried[group.group]) / seconds,
+            # Offsets go back with a reset, or when a topic is made anew.
+            sum(max(0, t.max_offset - b.max_offset) for t, b in pairs) / seconds,
+            sum(max(0, t.committed_offset - b.committed_offset) for t, b in pairs) / seconds,
+            max(0, group.retried - retried[group.group]) / seconds,
         )
         for group in after.groups
         if (
@@ -341,7 +342,7 @@ def topic_rates(before: Overview, after: Overview) -> dict[str, float]:
         return {}
     then = {t.topic: t.max_offset for t in before.topics}
     return {
-        t.topic: (t.max_offset - known) / seconds
+        t.topic: max(0, t.max_offset - known) / seconds
         for t in after.topics
         if t.max_offset is not None and (known := then.get(t.topic)) is not None
     }

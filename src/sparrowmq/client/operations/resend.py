@@ -6,7 +6,7 @@ operators, from which `find_resends` reads what became of dead letters. Tests: c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from msgspec import structs
@@ -103,17 +103,22 @@ def place_of(message: MessageExt) -> Place:
     return message.broker_name, message.queue_id, message.queue_offset
 
 
-def find_resends(directory: Directory, group: str) -> Operation[dict[Place, Resend]]:
+def find_resends(
+    directory: Directory, group: str, letters: Sequence[MessageExt]
+) -> Operation[dict[Place, Resend]]:
     """Return the dead letters of a group that were sent again, by broker, queue and offset.
 
-    Only SparrowMQ's brokers note them. Raises: ConnectFailed, TransportError, BrokerError.
+    Only SparrowMQ's brokers note them, and only those of the letters are asked.
+
+    Raises: ConnectFailed, TransportError, BrokerError.
     """
+    names = {letter.broker_name for letter in letters}
     timeout_ms, name = directory.timeout_ms, directory.namespace.wrap(group)
     info = yield from find_cluster(directory.name_servers, timeout_ms=timeout_ms)
     masters = [
         (broker, found.broker_addrs[MASTER_ID])
         for broker, found in sorted(info.broker_addr_table.items())
-        if MASTER_ID in found.broker_addrs
+        if MASTER_ID in found.broker_addrs and broker in names
     ]
     asked = [group_stats(address, name, timeout_ms=timeout_ms) for _, address in masters]
     answers = yield from gather(asked, name=f"resends of {group}")

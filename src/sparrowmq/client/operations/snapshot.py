@@ -520,7 +520,9 @@ def _with_uncommitted(
 ) -> Operation[Sample]:
     """Add the queues of topics without a committed offset, which brokers omit."""
     known = {(p.queue.topic, p.queue.broker_name) for p in sample.progress}
-    address_of = {broker.broker_name: broker.address for broker in sample.brokers}
+    # A broker that was silent a moment ago would be waited for a second time.
+    asked = [each for each in sample.brokers if not each.failure or each.is_denied]
+    address_of = {broker.broker_name: broker.address for broker in asked}
     missing = [
         (address_of[at.broker_name], topic.topic)
         for topic in topics

@@ -14,13 +14,13 @@ from msgspec import structs
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.gather import gather, gather_outcomes, split_outcomes
 from sparrowmq.client.operations.offsets import topic_offsets
 from sparrowmq.client.operations.request import ask, ask_name_servers, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
 from sparrowmq.client.route_cache import QUEUES_MAX
 from sparrowmq.config import check_range
-from sparrowmq.errors import ConfigError, TopicRouteNotFound
+from sparrowmq.errors import ConfigError, SparrowError, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC
 from sparrowmq.protocol.bodies import (
@@ -108,23 +108,47 @@ def topic_status(directory: Directory, topic: str) -> Operation[TopicStatus]:
 
     Raises: TopicRouteNotFound; ConnectFailed, TransportError, BrokerError.
     """
+    status, failures = yield from look_at_topic(directory, topic)
+    for failure in failures.values():
+        raise failure
+    return status
+
+
+def look_at_topic(
+    directory: Directory, topic: str
+) -> Operation[tuple[TopicStatus, dict[str, SparrowError]]]:
+    """Return a topic's status without the queues of brokers that fail, and these brokers' errors.
+
+    Raises: TopicRouteNotFound; ConnectFailed, TransportError, BrokerError if all of them fail.
+    """
     topic = directory.namespace.wrap(topic)
     route = yield from find_route(directory.name_servers, topic, timeout_ms=directory.timeout_ms)
     brokers = sorted((b for b in route.broker_datas if b.broker_addrs), key=lambda b: b.broker_name)
     asked = [broker.broker_addrs[min(broker.broker_addrs)] for broker in brokers]
-    tables = yield from gather(
-        [_queue_statuses(directory, address, topic) for address in asked], name=f"queues of {topic}"
+    outcomes = yield from gather_outcomes(
+        [_look_at_place(directory, address, topic) for address in asked], name=f"queues of {topic}"
     )
-    readers = yield from gather(
-        [_readers(directory, address, topic) for address in asked], name=f"groups of {topic}"
-    )
-    return TopicStatus(
+    found, failures = split_outcomes([broker.broker_name for broker in brokers], outcomes)
+    status = TopicStatus(
         topic=directory.namespace.unwrap(topic),
         places=tuple(sorted(route.queue_datas, key=lambda data: data.broker_name)),
         addresses={broker.broker_name: dict(broker.broker_addrs) for broker in brokers},
-        queues=tuple(sorted(status for table in tables for status in table)),
-        groups=tuple(sorted({group for groups in readers for group in groups})),
+        queues=tuple(sorted(each for place in found.values() for each in place.queues)),
+        groups=tuple(sorted({group for place in found.values() for group in place.groups})),
     )
+    return status, failures
+
+
+class _Place(NamedTuple):
+    """A topic at one broker."""
+
+    queues: list[QueueStatus]
+    groups: list[str]
+
+
+def _look_at_place(directory: Directory, address: str, topic: str) -> Operation[_Place]:
+    queues = yield from _queue_statuses(directory, address, topic)
+    return _Place(queues, (yield from _readers(directory, address, topic)))
 
 
 def _queue_statuses(directory: Directory, address: str, topic: str) -> Operation[list[QueueStatus]]:
