@@ -268,6 +268,11 @@ class BrokerState:
             or self.store.queues.max_offset(queue.topic, queue.queue_id) > 0
         )
 
+    def count_readable(self, topic: str) -> int:
+        """Return how many queues of a topic are read; 0 for an unknown topic."""
+        found = self.topics.find(topic)
+        return 0 if found is None else found.read_queue_nums
+
     def any_queue(self, topic: TopicConfig) -> int:
         """Return a random queue id of a topic; 0 for a topic without queues."""
         count = topic.write_queue_nums

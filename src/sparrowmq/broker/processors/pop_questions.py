@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from sparrowmq.broker.message_filter import MessageFilter
-from sparrowmq.broker.processors.pop import POP_BYTES_MAX, without_finished
+from sparrowmq.broker.processors.pop import POP_BYTES_MAX
 from sparrowmq.broker.processors.pull import (
     ALL_QUEUES,
     check_consuming,
@@ -19,6 +19,7 @@ from sparrowmq.broker.processors.pull import (
     find_queues,
     find_readable_topic,
     hold,
+    without_finished,
 )
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
 from sparrowmq.broker.state import BrokerState

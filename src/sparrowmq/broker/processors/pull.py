@@ -5,7 +5,7 @@ Source: PullMessageProcessor.java, PullRequestHoldService.java.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from sparrowmq.broker.message_filter import (
     make_filter,
 )
 from sparrowmq.broker.pop_queues import GROUPS_PER_TOPIC_MAX
-from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX, HeldPull
+from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
 from sparrowmq.broker.state import COMMIT_AHEAD_MAX, BrokerState
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.model import MessageModel
@@ -408,3 +408,27 @@ def _reply(
         body=result.records or None,
     )
     return Reply(connection, response)
+
+
+def without_finished(
+    state: BrokerState, group: str, topic: str, queue_ids: Iterable[int]
+) -> Iterator[int]:
+    """Yield the queues without those of which the group has finished all messages.
+
+    A pop from a topic of 65,536 queues looks at each of them. This takes a tenth of its time.
+    """
+    committed, in_flight = state.offsets.queues(group, topic), state.pops.queue_ids(group, topic)
+    max_offset = state.store.queues.max_offset
+    for queue_id in queue_ids:
+        if queue_id in in_flight or committed.get(queue_id) != max_offset(topic, queue_id):
+            yield queue_id
+
+
+def wake_waiting(state: BrokerState, group: str, topic: str, queue_id: int) -> None:
+    """Wake one pop that waits for all queues of a topic, and one that waits for this queue."""
+    # A pop from any queue visits those that the topic no longer has.
+    count = state.count_readable(topic)
+    others = range(count) if queue_id >= count else ()
+    for each in sorted({ALL_QUEUES, queue_id, *others}):
+        state.holds.wake_first(pop_place(group, topic, each))
+        state.holds.wake_first(notice_place(group, topic, each))
