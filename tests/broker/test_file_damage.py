@@ -170,8 +170,8 @@ def test_broker_that_began_with_a_backup_has_a_whole_file_wherever_it_is_killed(
     machine = Machine(SimulatedStorage(Random(0)))
     machine.commit(1)
     machine.stop()
-    path, kills = f"{CONFIG_DIRECTORY}/{name}", 0
-    machine.storage.inodes[path].replace(b"{")
+    disk, kills = machine.storage, 0
+    disk.inodes[f"{CONFIG_DIRECTORY}/{name}"].replace(b"{")
 
     for changes in range(100):
         disk = machine.storage.copy()

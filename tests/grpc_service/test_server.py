@@ -571,8 +571,8 @@ def test_settings_of_a_consumer_have_the_waits_of_its_groups_retry_policy() -> N
     assert list(waits) == [Duration(nanos=250_000_000), Duration(seconds=2)]
     waits = policy_of({"groupRetryPolicy": odd}).customized_backoff.next
     assert [(wait.seconds, wait.nanos) for wait in waits] == [(0, 0), (315_576_000_000, 0)]
-    empty = {"customizedRetryPolicy": {"next": []}}
-    assert policy_of({"groupRetryPolicy": empty}) == policy_of({})
+    no_waits: dict[str, Any] = {"customizedRetryPolicy": {"next": []}}
+    assert policy_of({"groupRetryPolicy": no_waits}) == policy_of({})
     assert policy_of({}).customized_backoff.next[17].seconds == 7_200
 
 

@@ -771,23 +771,24 @@ def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
     """Make messages ready whose time has come; those of too many attempts become dead letters."""
     _note_moved(state)
     state.pops.read_error = None
-    woken = dict[QueueKey, int]()
+    woken = set[QueueKey]()
     for queue, offset in state.pops.take_due(now_ms, DUE_PER_TICK):
         group = state.groups.find(queue.key.group)
         times = queue.flights[offset].next_times
         if group is None or times <= group.retry_max_times:
             state.pops.show(queue, offset)
-            woken[queue.key] = woken.get(queue.key, 0) + 1
+            woken.add(queue.key)
         elif _put_dead_letter(state, queue, offset, timestamp_ms=timestamp_ms):
             _finish(state, queue, [offset])
-            woken.setdefault(queue.key, 0)
+            woken.add(queue.key)
         else:
             state.pops.delay(queue, offset, due_ms=now_ms + DEAD_LETTER_RETRY_MS)
     # A pop from any queue visits the hidden ones too: one of them stands for all.
-    for group, topic, queue_id in sorted(
-        {(k.group, k.topic, min(k.queue_id, state.count_readable(k.topic))) for k in woken}
+    count = state.count_readable
+    for name, topic, queue_id in sorted(
+        {(key.group, key.topic, min(key.queue_id, count(key.topic))) for key in woken}
     ):
-        wake_waiting(state, group, topic, queue_id)
+        wake_waiting(state, name, topic, queue_id)
 
 
 def forget_expired(state: BrokerState) -> None:
