@@ -189,6 +189,11 @@ class Sample:
     progress: tuple[QueueProgress, ...] = ()
 
     @property
+    def failures(self) -> dict[str, str]:
+        """Why the reports of some brokers are missing, by the brokers' names."""
+        return {broker.broker_name: broker.failure for broker in self.brokers if broker.failure}
+
+    @property
     def changes(self) -> list[tuple[str, ProgressChange]]:
         """The changes at each broker, by its name, the newest first."""
         found = [(b.broker_name, change) for b in self.brokers for change in b.changes]
