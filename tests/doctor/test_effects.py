@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader
 from rich.console import Console
 
 import sparrowmq.dash
+from sparrowmq.cli.plain_text import PlainTable
 from sparrowmq.cli.rebalance_json import json_of_findings
 from sparrowmq.cli.rebalance_view import (
     CommandLine,
@@ -51,6 +52,19 @@ def test_a_finding_has_its_effects_and_their_evidence(
     assert [(effect.rule, effect.title) for effect in cause.effects] == [("Q07", EFFECT)]
     assert cause.effects[0].evidence[0].startswith(f"{SLOW}: ")
     assert not any("Q07" in line for line in cause.evidence)
+
+
+def test_a_text_without_blanks_is_folded_and_not_cut() -> None:
+    remedy = "查明监听器为什么失败（它的日志记有每条消息的错误）；" * 5
+    table = PlainTable(box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row("do", f"{remedy} Topic")
+    console = Console(width=100, file=(file := StringIO()))
+
+    console.print(table)
+
+    assert "".join(file.getvalue().split()) == f"do{remedy}Topic"
 
 
 def test_a_finding_does_not_stand_below_a_milder_one(seen_group: Any) -> None:
