@@ -12,6 +12,7 @@ from sparrowmq.doctor.owner_history import (
     SeenEvent,
     SeenEventKind,
     count_recent,
+    describe_reason,
     list_rebalances,
     list_seen_spans,
 )
@@ -56,6 +57,9 @@ def test_a_cause_belongs_to_moves_that_come_within_ten_seconds() -> None:
 
     assert one.events == (JOIN,)
     assert [(each.events, len(each.moves)) for each in two] == [((), 1), ((JOIN,), 0)]
+    # A member did come, and its queues were released later.
+    reason = describe_reason(two[0].events)
+    assert reason.startswith("no member came or went in the 10 s before: ")
 
 
 def test_who_goes_once_all_is_settled_begins_another_rebalance() -> None:

@@ -337,7 +337,13 @@ def describe_reason(events: Sequence[SeenEvent], name: Callable[[str], str] = st
     parts += [Phrase("strategy {change}", change=e.detail) for e in of(SeenEventKind.STRATEGY)]
     parts += [Phrase("for load: {change}", change=e.detail) for e in of(SeenEventKind.LOAD)]
     if not parts:
-        return Phrase("no member came or went: members saw different lists or released queues late")
+        # What happened earlier stands there as an event of its own: a member that drains for long
+        # releases its queues later.
+        return Phrase(
+            "no member came or went in the {time} before: members saw different lists, or released "
+            "queues late",
+            time=format_duration(CAUSE_MS),
+        )
     return Phrase("{parts}", parts=tuple(parts))
 
 
