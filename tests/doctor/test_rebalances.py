@@ -171,6 +171,20 @@ def test_only_rebalances_of_the_last_ten_minutes_that_moved_something_are_recent
     assert count_recent(found, until_ms=700_000) == 1
 
 
+def test_queues_that_a_plan_moves_for_load_are_no_sign_of_members_that_come_and_go() -> None:
+    load = SeenEvent(SeenEventKind.LOAD, "", "1.20 → 1.00")
+    found = rebalances(
+        At(600_000, load),
+        At(600_000, OwnerChange(Q0, ("a",), ("b",))),
+        At(650_000, JOIN),
+        At(650_000, OwnerChange(Q0, ("b",), ("a",))),
+        until_ms=700_000,
+    )
+
+    assert [len(each.moves) for each in found] == [1, 1]
+    assert count_recent(found, until_ms=700_000) == 1
+
+
 def test_bands_follow_the_owners_and_leave_out_when_nobody_looked() -> None:
     seen = [At(40_000, OwnerChange(Q0, ("a",), ("b",)))]
 

@@ -554,5 +554,13 @@ def list_seen_spans(
 
 
 def count_recent(rebalances: Sequence[GroupRebalance], *, until_ms: int) -> int:
-    """Return the number of rebalances that moved queues in the last `FLAPPING_MS`."""
-    return sum(bool(r.moves) and until_ms - r.begun_ms <= FLAPPING_MS for r in rebalances)
+    """Return the number of rebalances that moved queues in the last `FLAPPING_MS`.
+
+    A plan may move queues for load every 20 s; the group is well.
+    """
+    return sum(
+        bool(r.moves)
+        and r.reason is not SeenEventKind.LOAD
+        and until_ms - r.begun_ms <= FLAPPING_MS
+        for r in rebalances
+    )
