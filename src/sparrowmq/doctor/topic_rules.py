@@ -1,4 +1,4 @@
-"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q19, Q21: topics, ways of consuming. Pure.
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q19, Q21, Q22: topics, queues. Pure.
 
 Tests: test_diagnosis_queues.py.
 """
@@ -352,6 +352,43 @@ def find_unacknowledged(view: GroupView) -> Iterator[Finding]:
         commands=tuple(
             commands_past(view.snapshot.group, each.queue, each.committed_offset or 0)[0]
             for each in found[:QUEUES_SHOWN_MAX]
+        ),
+    )
+
+
+def find_expired(view: GroupView) -> Iterator[Finding]:
+    """Q22: brokers have removed messages that the group had not consumed."""
+    lost = [
+        progress
+        for progress in view.snapshot.last.progress
+        if progress.expired
+        and not progress.in_flight
+        # A member may have read them before.
+        and not any(held.cached_count for held in view.held.get(progress.queue, ()))
+    ]
+    if not lost or view.snapshot.is_broadcasting:
+        return
+    yield Finding(
+        rule="Q22",
+        severity=Severity.WARN,
+        title=Phrase("messages expired before the group consumed them"),
+        evidence=tuple(
+            Phrase(
+                "{queue}: {messages} from offset {offset} on",
+                queue=describe_queues([each.queue]),
+                messages=count_of(each.expired, "message"),
+                offset=f"{each.committed_offset or 0:,}",
+            )
+            for each in lost
+        ),
+        consequence=Phrase(
+            "the group never gets these messages, which its lag still counts; it goes on at the "
+            "first ones that brokers keep"
+        ),
+        remedy=(
+            "keep messages for longer than the group may stand still (--retention-hours; Apache: "
+            "fileReservedTime), on a disk with room for them: a full one loses its oldest messages "
+            "early"
         ),
     )
 
