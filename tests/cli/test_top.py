@@ -153,7 +153,7 @@ async def test_a_long_name_is_folded_and_hides_neither_a_lag_nor_a_silent_broker
 
         assert [str(column.label) for column in table.ordered_columns][:2] == ["group", "lag"]
         assert table.virtual_size.width <= 60
-        assert str(status.content).endswith("no answer from broker-with-a-long-name")
+        assert str(status.content).endswith("no report from broker-with-a-long-name")
         assert status.size.width * status.size.height >= len(str(status.content))
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import sparrowmq.dash
 from sparrowmq.cli.plain_text import PlainTable
-from sparrowmq.cli.rebalance_json import json_of_findings
+from sparrowmq.cli.rebalance_json import json_of_findings, json_of_group
 from sparrowmq.cli.rebalance_view import (
     CommandLine,
     render_explanation,
@@ -108,6 +108,20 @@ def test_the_command_line_shows_names_as_they_are(seen_group: Any, client_id: st
     assert out.getvalue().count(escape(client_id)) >= 5
     assert out.getvalue().count("]@12") == out.getvalue().count(escape(client_id))
     assert "\x1b" not in out.getvalue()
+
+
+def test_table_and_json_name_a_broker_that_denies_access(seen_group: Any) -> None:
+    group = seen_group(brokers=("broker-a", "broker-b"))
+    group.listing("broker-b", [], failure="No default permission")
+    group.now["broker-b"] = replace(group.now["broker-b"], is_denied=True)
+    view, out = examine(group.snapshot()), StringIO()
+    console = Console(file=out, width=200)
+
+    console.print(render_group(view, console))
+
+    # It does answer.
+    assert "no report from broker-b" in out.getvalue()
+    assert json_of_group(view)["failures"] == {"broker-b": "No default permission"}
 
 
 def test_prose_is_folded_on_a_terminal_only(slow_group: tuple[GroupView, list[Finding]]) -> None:

@@ -297,7 +297,7 @@ class TopApp(App[None]):
         )
         text = " · ".join(counts)
         if failing:
-            text += " · " + words()("no answer from {brokers}", brokers=", ".join(failing))
+            text += " · " + words()("no report from {brokers}", brokers=", ".join(failing))
         self._status.update(Text(text))
         self._draw()
 
