@@ -14,6 +14,10 @@ import pytest
 from sparrowmq import Message, PollConsumer, Producer
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.server import BrokerServer
+from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.client.directory_setup import make_directory
+from sparrowmq.client.operations.snapshot import take_snapshot
+from sparrowmq.doctor import diagnose
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.record import Record
 from sparrowmq.serving.connections import Fact
@@ -198,12 +202,17 @@ def test_a_consumer_that_comes_late_goes_on_at_what_is_kept(
                 producer.send(Message("T", b"%d " % number + BODY))
         log_directory = cluster.data_dir / "store" / "commitlog"
         wait_until("one file is left", lambda: len(list(log_directory.iterdir())) == 1)
+        with BlockingDriver() as driver:
+            directory = make_directory(cluster.name_server, timeout_ms=10_000)
+            findings = diagnose(driver.run(take_snapshot(directory, "GID_c")))
 
         with caplog.at_level(logging.WARNING, "sparrowmq.client"):
             got = _read_to(89, cluster.name_server)
 
     assert list(range(got[0], 90)) == got
     assert 60 < got[0] < 90
+    (lost,) = [finding for finding in findings if finding.rule == "Q22"]
+    assert lost.evidence == (f"T at broker-a: 0: {got[0] - 1} messages from offset 1 on",)
     expected = f"has no offset 1 any more, because its messages expired; continuing at {got[0]}"
     assert expected in caplog.text
 

@@ -13,11 +13,16 @@ from textual.widgets import DataTable, Static
 from commands import Commands
 from sparrowmq import PushConsumer
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
+from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED
 from sparrowmq.cli.top import GroupScreen, LagHistory, LookFailed, Seen, TopApp, sparkline
-from sparrowmq.client.operations.overview import GroupOverview, Overview
+from sparrowmq.client.operations.overview import BrokerOverview, GroupOverview, Overview
+from sparrowmq.doctor.group_snapshot import GroupSnapshot, Sample
+from sparrowmq.doctor.group_view import examine
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
+
+EMPTY_SAMPLE = Sample(at_ms=0, timestamp_ms=0, brokers=())
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +48,10 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @asynccontextmanager
 async def screen_of(
-    cluster: EmbeddedCluster, width: int = 160
+    cluster: EmbeddedCluster, width: int = 160, interval_ms: int = 500
 ) -> AsyncGenerator[tuple[TopApp, Pilot[None]]]:
     with open_cluster(ConnectionOptions(cluster.name_server, timeout=10.0)) as opened:
-        app = TopApp(opened, 500)
+        app = TopApp(opened, interval_ms)
         try:
             async with app.run_test(size=(width, 40)) as pilot:
                 yield app, pilot
@@ -128,6 +133,57 @@ async def test_a_terminal_of_60_columns_shows_what_matters_and_names_the_rest(
         await pilot.resize_terminal(160, 40)
         await until("all columns", pilot, lambda: len(table.ordered_columns) == 8)
         assert not left_out.display
+
+
+async def test_a_long_name_is_folded_and_hides_neither_a_lag_nor_a_silent_broker(
+    cluster: EmbeddedCluster,
+) -> None:
+    silent = BrokerOverview(
+        name="broker-with-a-long-name", cluster="C", address="10.0.0.1:1", failure="no answer"
+    )
+    groups = tuple(GroupOverview(group=name, retry_lag=0) for name in ("GID_g" + "x" * 200, "b"))
+    async with screen_of(cluster, 60) as (app, pilot):
+        await asyncio.to_thread(app.stop)
+        app.on_seen(
+            Seen(Overview(at_ms=0, timestamp_ms=0, brokers=(silent,), topics=(), groups=groups))
+        )
+        await pilot.pause()
+        table = app.query_one(DataTable)
+        status = app.query_one("#status", Static)
+
+        assert [str(column.label) for column in table.ordered_columns][:2] == ["group", "lag"]
+        assert table.virtual_size.width <= 60
+        assert str(status.content).endswith("no report from broker-with-a-long-name")
+        assert status.size.width * status.size.height >= len(str(status.content))
+
+
+async def test_a_finding_leaves_the_screen_once_it_holds_no_more(cluster: EmbeddedCluster) -> None:
+    async with screen_of(cluster) as (app, pilot):
+        await until("groups", pilot, lambda: len(names_of(app)) == 2)
+        await asyncio.to_thread(app.stop)
+        await pilot.press("enter")
+        await until("a group's screen", pilot, lambda: isinstance(app.screen, GroupScreen))
+        assert isinstance(app.screen, GroupScreen)
+        view = examine(GroupSnapshot(group="GID_gone", samples=(EMPTY_SAMPLE,)))
+        findings = app.screen.query_one("#findings", Static)
+
+        app.screen.fail("no answer")
+        assert "no answer" in str(findings.content)
+        app.screen.update(view, [])
+
+        assert str(findings.content) == ""
+
+
+async def test_ctrl_c_ends_at_once_while_a_look_waits_for_its_second_sample(
+    cluster: EmbeddedCluster,
+) -> None:
+    async with screen_of(cluster, interval_ms=600_000) as (app, pilot):
+        await until("groups", pilot, lambda: len(names_of(app)) == 2)
+        await pilot.press("enter")
+        await until("a group's screen", pilot, lambda: isinstance(app.screen, GroupScreen))
+        await pilot.press("ctrl+c")
+
+    assert app.return_code == EXIT_INTERRUPTED
 
 
 async def test_a_cluster_that_goes_is_said_and_the_screen_stays(tmp_path: object) -> None:

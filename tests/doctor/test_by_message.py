@@ -17,6 +17,7 @@ from sparrowmq import Message, MessageExt, Producer, PushConsumer, SimpleConsume
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.doctor import Finding, Severity, diagnose
+from sparrowmq.doctor.group_snapshot import DeadLetterCount
 from sparrowmq.exporter.watch import ClusterWatch
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import words_of
@@ -222,6 +223,84 @@ def test_a_backlog_that_grows_is_a_warning(
         ("R32", Severity.INFO),
     ]
     assert found[0].remedy.endswith("start more consumers")
+
+
+def found_flying(seen: Any, *, is_popped: bool = True, **flights: int) -> list[Finding]:
+    """Return the findings of a group whose first queue had these messages in flight all along."""
+    snapshot = seen.snapshot()
+    samples = tuple(
+        replace(
+            sample,
+            brokers=tuple(replace(b, is_popped=is_popped) for b in sample.brokers),
+            progress=(sample.progress[0]._replace(**flights), *sample.progress[1:]),
+        )
+        for sample in snapshot.samples
+    )
+    return diagnose(replace(snapshot, samples=samples))
+
+
+def test_messages_that_nobody_acknowledges_are_a_warning(seen_group: Any) -> None:
+    seen = seen_group([])
+    seen.flow(0, then=(200, 100), now=(200, 100))
+
+    found, known = found_flying(seen, in_flight=30, acknowledged=2, deliveries=5)
+
+    assert [(f.rule, f.severity) for f in (found, known)] == [
+        ("Q21", Severity.WARN),
+        ("R32", Severity.INFO),
+    ]
+    assert list(map(str, found.evidence)) == [
+        "T at broker-a: 0: 30 messages in flight, one of them delivered 5 times",
+        "none was acknowledged within 6.0 s",
+    ]
+    assert [each.arguments for each in found.commands] == [("msg", "at", "T", "broker-a:0", "100")]
+
+
+@pytest.mark.parametrize(
+    "flights",
+    [
+        # Each is worked on for the first time, or failed a few times.
+        {"in_flight": 30, "deliveries": 1},
+        {"in_flight": 30, "deliveries": 4},
+        # One message fails, and those behind it are done.
+        {"in_flight": 8, "acknowledged": 60, "deliveries": 9},
+        # Nobody receives any more, which Q04 says.
+        {"in_flight": 30, "deliveries": 9, "is_popped": False},
+    ],
+)
+def test_slow_work_and_one_failing_message_are_no_warning(
+    seen_group: Any, flights: dict[str, int]
+) -> None:
+    seen = seen_group([])
+    seen.flow(0, then=(200, 100), now=(200, 100))
+
+    assert "Q21" not in {finding.rule for finding in found_flying(seen, **flights)}
+
+
+@pytest.mark.parametrize(("interval_ms", "committed"), [(6_000, 101), (0, 100)])
+def test_what_moves_or_was_seen_once_is_no_warning(
+    seen_group: Any, interval_ms: int, committed: int
+) -> None:
+    seen = seen_group([], interval_ms=interval_ms)
+    seen.flow(0, then=(200, 100), now=(200, committed))
+
+    found = found_flying(seen, in_flight=30, deliveries=9)
+
+    assert "Q21" not in {finding.rule for finding in found}
+
+
+def test_dead_letters_by_message_explain_the_messages_that_come_again(seen_group: Any) -> None:
+    seen = seen_group([])
+    seen.flow(0, then=(200, 100), now=(200, 100))
+    at_ms = seen.snapshot().last.timestamp_ms
+    letters = DeadLetterCount(3, at_ms - 60_000)
+    for views in (seen.then, seen.now):
+        views["broker-a"] = replace(views["broker-a"], dead_letters=letters)
+
+    cause, _ = found_flying(seen, in_flight=30, deliveries=9)
+
+    assert (cause.rule, [effect.rule for effect in cause.effects]) == ("Q13", ["Q21"])
+    assert "whether consumers acknowledge each message in its time" in cause.remedy
 
 
 @pytest.mark.parametrize(

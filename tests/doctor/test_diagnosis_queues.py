@@ -20,6 +20,7 @@ from sparrowmq.doctor.group_snapshot import (
 )
 from sparrowmq.doctor.group_view import examine
 from sparrowmq.doctor.ownership import OwnerState
+from sparrowmq.doctor.rules import apply_rules
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase
@@ -401,6 +402,29 @@ def test_q19_finds_a_retry_topic_that_takes_no_message(seen_group: Group) -> Non
 
     assert found.keys() == {"Q19"}
     assert found["Q19"].evidence == ("broker-a gives no write permission",)
+
+
+@pytest.mark.parametrize(
+    ("expired", "cached", "is_found"), [(30, 0, True), (0, 0, False), (30, 5, False)]
+)
+def test_q22_finds_messages_that_expired_and_that_no_member_has_in_hand(
+    seen_group: Group, expired: int, cached: int, is_found: bool
+) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, then=(200, 100), now=(200, 100))
+    group.report(FIRST, held=queues(0), cached=cached)
+    snapshot = group.snapshot()
+    lost, *others = snapshot.last.progress
+    last = replace(snapshot.last, progress=(lost._replace(expired=expired), *others))
+
+    found = {
+        finding.rule: finding
+        for finding in apply_rules(examine(replace(snapshot, samples=(snapshot.first, last))))
+    }
+
+    assert ("Q22" in found) == is_found
+    if is_found:
+        assert found["Q22"].evidence == ("T at broker-a: 0: 30 messages from offset 100 on",)
 
 
 @pytest.mark.parametrize(("done", "rules"), [(1_000, {"Q20"}), (150, {"Q06"})])

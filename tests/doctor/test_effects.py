@@ -13,7 +13,8 @@ from jinja2 import Environment, FileSystemLoader
 from rich.console import Console
 
 import sparrowmq.dash
-from sparrowmq.cli.rebalance_json import json_of_findings
+from sparrowmq.cli.plain_text import PlainTable
+from sparrowmq.cli.rebalance_json import json_of_findings, json_of_group
 from sparrowmq.cli.rebalance_view import (
     CommandLine,
     render_explanation,
@@ -51,6 +52,19 @@ def test_a_finding_has_its_effects_and_their_evidence(
     assert [(effect.rule, effect.title) for effect in cause.effects] == [("Q07", EFFECT)]
     assert cause.effects[0].evidence[0].startswith(f"{SLOW}: ")
     assert not any("Q07" in line for line in cause.evidence)
+
+
+def test_a_text_without_blanks_is_folded_and_not_cut() -> None:
+    remedy = "查明监听器为什么失败（它的日志记有每条消息的错误）；" * 5
+    table = PlainTable(box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row("do", f"{remedy} Topic")
+    console = Console(width=100, file=(file := StringIO()))
+
+    console.print(table)
+
+    assert "".join(file.getvalue().split()) == f"do{remedy}Topic"
 
 
 def test_a_finding_does_not_stand_below_a_milder_one(seen_group: Any) -> None:
@@ -94,6 +108,20 @@ def test_the_command_line_shows_names_as_they_are(seen_group: Any, client_id: st
     assert out.getvalue().count(escape(client_id)) >= 5
     assert out.getvalue().count("]@12") == out.getvalue().count(escape(client_id))
     assert "\x1b" not in out.getvalue()
+
+
+def test_table_and_json_name_a_broker_that_denies_access(seen_group: Any) -> None:
+    group = seen_group(brokers=("broker-a", "broker-b"))
+    group.listing("broker-b", [], failure="No default permission")
+    group.now["broker-b"] = replace(group.now["broker-b"], is_denied=True)
+    view, out = examine(group.snapshot()), StringIO()
+    console = Console(file=out, width=200)
+
+    console.print(render_group(view, console))
+
+    # It does answer.
+    assert "no report from broker-b" in out.getvalue()
+    assert json_of_group(view)["failures"] == {"broker-b": "No default permission"}
 
 
 def test_prose_is_folded_on_a_terminal_only(slow_group: tuple[GroupView, list[Finding]]) -> None:

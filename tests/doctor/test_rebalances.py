@@ -12,6 +12,7 @@ from sparrowmq.doctor.owner_history import (
     SeenEvent,
     SeenEventKind,
     count_recent,
+    describe_reason,
     list_rebalances,
     list_seen_spans,
 )
@@ -56,6 +57,9 @@ def test_a_cause_belongs_to_moves_that_come_within_ten_seconds() -> None:
 
     assert one.events == (JOIN,)
     assert [(each.events, len(each.moves)) for each in two] == [((), 1), ((JOIN,), 0)]
+    # A member did come, and its queues were released later.
+    reason = describe_reason(two[0].events)
+    assert reason.startswith("no member came or went in the 10 s before: ")
 
 
 def test_who_goes_once_all_is_settled_begins_another_rebalance() -> None:
@@ -164,6 +168,20 @@ def test_only_rebalances_of_the_last_ten_minutes_that_moved_something_are_recent
         until_ms=700_000,
     )
 
+    assert count_recent(found, until_ms=700_000) == 1
+
+
+def test_queues_that_a_plan_moves_for_load_are_no_sign_of_members_that_come_and_go() -> None:
+    load = SeenEvent(SeenEventKind.LOAD, "", "1.20 → 1.00")
+    found = rebalances(
+        At(600_000, load),
+        At(600_000, OwnerChange(Q0, ("a",), ("b",))),
+        At(650_000, JOIN),
+        At(650_000, OwnerChange(Q0, ("b",), ("a",))),
+        until_ms=700_000,
+    )
+
+    assert [len(each.moves) for each in found] == [1, 1]
     assert count_recent(found, until_ms=700_000) == 1
 
 

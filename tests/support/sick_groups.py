@@ -39,6 +39,8 @@ WORK_S = 20
 # More messages than a member consumes in its time, for one queue.
 BACKLOG = 4_000
 RECEIVE_WAIT = timedelta(seconds=1)
+# Longer than the test runs.
+HIDDEN = timedelta(minutes=30)
 Findings = dict[str, list[Finding]]
 
 
@@ -206,6 +208,13 @@ SICK: Mapping[str, Scenario] = {
     "popped": Scenario("consumers by message keep up", "R32", _INFO, "", is_ours=True),
     "popped-behind": Scenario(
         "consumers by message fall behind", "Q10", _WARN, "start more consumers", is_ours=True
+    ),
+    "popped-again": Scenario(
+        "consumers by message acknowledge nothing",
+        "Q21",
+        _WARN,
+        "must acknowledge each message",
+        is_ours=True,
     ),
 }
 # The healthy groups, and what might raise a false alarm of each.
@@ -491,13 +500,30 @@ class Wards:
         # So few that a busy machine keeps up, with two requests for each message.
         self._receive("popped", self.groups.topic("sick36", per_s=1), pause_s=0)
         self._receive("popped-behind", self.groups.topic("sick34", per_s=20), pause_s=0.3)
+        self._hold_back("popped-again", self.groups.topic("sick58", per_s=1))
         self.groups.join("reset", self.groups.topic("sick37", per_s=1))
 
-    def _receive(self, group: str, topic: str, *, pause_s: float) -> None:
+    def _receiver(self, group: str, topic: str) -> SimpleConsumer:
         consumer = self.groups.hold(
             SimpleConsumer(group, name_server=self.groups.cluster.name_server)
         )
         consumer.subscribe(topic)
+        return consumer
+
+    def _hold_back(self, group: str, topic: str) -> None:
+        """Acknowledge nothing; what came less than six times comes again at once."""
+        consumer = self._receiver(group, topic)
+
+        def hold_back() -> None:
+            while not self.released.wait(0):
+                for message in consumer.receive(1, invisible=HIDDEN, wait=RECEIVE_WAIT):
+                    if message.reconsume_times < 5:
+                        consumer.change_invisible(message, timedelta(0))
+
+        self._run(hold_back)
+
+    def _receive(self, group: str, topic: str, *, pause_s: float) -> None:
+        consumer = self._receiver(group, topic)
 
         def receive() -> None:
             while not self.released.wait(pause_s):

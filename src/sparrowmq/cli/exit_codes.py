@@ -28,8 +28,13 @@ def say(text: str) -> None:
 
 def say_missing(failures: Mapping[str, object]) -> None:
     """Say why the queues of some brokers are missing from what is shown, by the brokers' names."""
-    for name, failure in failures.items():
-        say(f"{name}: {failure}; its queues are missing")
+    for line in describe_missing(failures):
+        say(line)
+
+
+def describe_missing(failures: Mapping[str, object]) -> list[str]:
+    """Write a line for each broker whose queues are missing."""
+    return [f"{name}: {failure}; its queues are missing" for name, failure in failures.items()]
 
 
 @contextmanager

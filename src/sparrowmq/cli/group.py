@@ -22,7 +22,7 @@ from sparrowmq.cli.connecting import (
     naming_topic,
     on_cluster,
 )
-from sparrowmq.cli.exit_codes import keep_looking, say, say_missing
+from sparrowmq.cli.exit_codes import describe_missing, keep_looking, say, say_missing
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import (
     Json,
@@ -40,6 +40,7 @@ from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor.group_snapshot import GroupSnapshot, QueueProgress
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_group, retry_topic
+from sparrowmq.model.plain_text import escape
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 from sparrowmq.words import count_of
 
@@ -95,7 +96,8 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
     """
     snapshot = _look(cluster, name)
     known, failures = cluster.run(settings.look_at_group_settings(cluster.directory, name))
-    say_missing({**failures, **_failures_of(snapshot)})
+    missing = {name: str(each) for name, each in failures.items()} | snapshot.last.failures
+    say_missing(missing)
     settings_rows = [
         {
             "broker": broker.name,
@@ -114,7 +116,7 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
         "changes": changes,
     }
     if cluster.as_json:
-        print_json({"group": name, **found, "failed": found["failed"][0]})
+        print_json({"group": name, **found, "failed": found["failed"][0], "failures": missing})
         return
     console = make_console()
     newest = changes[:CHANGES_SHOWN_MAX]
@@ -148,20 +150,22 @@ def show_lag(
     """
     if not watch:
         seen = _look(cluster, name)
-        say_missing(_failures_of(seen))
+        say_missing(seen.last.failures)
         rows = _lag_rows(seen, topic)
         if cluster.as_json:
             print_json(rows)
         else:
             print_rows(rows, _LAG_COLUMNS, empty=f"group {name} has no offset in any queue")
         return
-    looks = _watch(cluster, name, topic, round(interval * 1000))
+    looks = watch_lag(cluster, name, topic, round(interval * 1000))
     console = make_console()
     if cluster.as_json:
-        for rows in looks:
-            print_json({"timestamp_ms": timestamp_ms(), "queues": rows}, is_one_line=True)
+        for rows, failures in looks:
+            shown = {"timestamp_ms": timestamp_ms(), "queues": rows, "failures": failures}
+            print_json(shown, is_one_line=True)
     elif not console.is_terminal:
-        for rows in looks:
+        for rows, failures in looks:
+            say_missing(failures)
             print_rows(rows, _LAG_COLUMNS, console=console)
     else:
         from rich.console import Group
@@ -169,10 +173,11 @@ def show_lag(
         from rich.text import Text
 
         with Live(console=console, auto_refresh=False) as live:
-            for rows in looks:
+            for rows, failures in looks:
                 table, left_out = arrange_table(rows, _LAG_COLUMNS, console)
-                missing = [Text(left_out, "dim")] if left_out else []
-                live.update(Group(table, *missing), refresh=True)
+                notes = [Text(left_out, "dim")] if left_out else []
+                notes += [Text(escape(line), "bold red") for line in describe_missing(failures)]
+                live.update(Group(table, *notes), refresh=True)
 
 
 @group.command("reset")
@@ -427,18 +432,20 @@ def _look(cluster: CommandCluster, name: str) -> GroupSnapshot:
     return cluster.run(take_snapshot(cluster.directory, name, asks_members=False))
 
 
-def _failures_of(snapshot: GroupSnapshot) -> dict[str, str]:
-    return {each.broker_name: each.failure for each in snapshot.last.brokers if each.failure}
-
-
-def _watch(
+def watch_lag(
     cluster: CommandCluster, name: str, topic: str | None, pause_ms: int
-) -> Iterator[list[Json]]:
+) -> Iterator[tuple[list[Json], dict[str, str]]]:
+    """Return the rows of each look, and why the queues of some brokers are missing."""
+
     def pause() -> None:
         cluster.run(sleep(max(pause_ms, WATCH_MS_MIN)))
 
-    for rows in keep_looking(lambda: _lag_rows(_look(cluster, name), topic), pause):
-        yield rows
+    def look() -> tuple[list[Json], dict[str, str]]:
+        snapshot = _look(cluster, name)
+        return _lag_rows(snapshot, topic), snapshot.last.failures
+
+    for found in keep_looking(look, pause):
+        yield found
         pause()
 
 

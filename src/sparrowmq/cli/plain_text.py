@@ -18,6 +18,15 @@ from sparrowmq.model.plain_text import escape
 class PlainTable(Table):
     """A table whose cells are texts from anywhere, or renderables of our own."""
 
+    def add_column(self, *titles: Any, **settings: Any) -> None:
+        """Add a column: what may take several lines is folded, and never cut.
+
+        Chinese has no blanks, so that a whole sentence is one word.
+        """
+        if not settings.get("no_wrap"):
+            settings.setdefault("overflow", "fold")
+        super().add_column(*titles, **settings)
+
     def add_row(self, *cells: RenderableType | None, **settings: Any) -> None:
         """Add a row."""
         plain = [Text(escape(cell)) if isinstance(cell, str) else cell for cell in cells]

@@ -228,6 +228,7 @@ def _head(snapshot: GroupSnapshot) -> Json:
         "strategy": snapshot.strategy,
         "strategy_is_known": snapshot.strategy_is_known,
         "is_by_message": snapshot.is_by_message,
+        "failures": snapshot.last.failures,
     }
 
 

@@ -103,9 +103,9 @@ def _head(view: GroupView) -> Text:
             parts.append(words()("the oldest waits for {time}", time=words().duration(wait_ms)))
     if plan := view.describe_plan():
         parts.append(words().phrase(plan))
-    silent = [b.broker_name for b in snapshot.last.brokers if b.failure and not b.is_denied]
-    if silent:
-        parts.append(words()("no answer from {brokers}", brokers=", ".join(silent)))
+    if failures := snapshot.last.failures:
+        # They do not answer, or deny access.
+        parts.append(words()("no report from {brokers}", brokers=", ".join(failures)))
     return Text.assemble((snapshot.group, "bold"), escape("  " + " · ".join(parts)))
 
 

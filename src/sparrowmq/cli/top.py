@@ -22,9 +22,11 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Header, Static
 
+from sparrowmq.calling.effects import Operation, cancel, now, sleep
 from sparrowmq.cli import rebalance_view
 from sparrowmq.cli.cluster import trouble_of
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
+from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import OutputColumn, format_value, leave_out
 from sparrowmq.client.operations.overview import (
@@ -34,8 +36,8 @@ from sparrowmq.client.operations.overview import (
     group_flows,
     take_overview,
 )
-from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.doctor import diagnose
+from sparrowmq.client.operations.snapshot import begin_snapshot, end_snapshot
+from sparrowmq.doctor import GroupSnapshot, diagnose
 from sparrowmq.doctor.finding import Finding
 from sparrowmq.doctor.group_view import GroupView, examine
 from sparrowmq.errors import SparrowError, UsageError
@@ -43,6 +45,12 @@ from sparrowmq.errors import SparrowError, UsageError
 # The number of looks that a sparkline shows.
 HISTORY_MAX = 30
 _BARS = " ▁▂▃▄▅▆▇█"
+# A longer name of a group is folded before it takes the room of a column, and to no less than this.
+NAME_WIDTH_MAX, NAME_WIDTH_MIN = 40, 12
+# A key is answered so soon while a look waits for its second sample.
+PAUSE_MS = 100
+# A red that is still read where the terminal has no colours (NO_COLOR), as a grey.
+_RED = "bold #ff5f87"
 # A narrow terminal leaves out the optional columns, the last first.
 COLUMNS = (
     OutputColumn("group"),
@@ -131,13 +139,12 @@ class GroupScreen(Screen[None]):
         console = self.app.console
         matrix = rebalance_view.render_group(view, console)
         self.query_one("#matrix", Static).update(matrix)
-        if findings:
-            shown = rebalance_view.render_findings(view, findings, self._options, has_head=False)
-            self.query_one("#findings", Static).update(shown)
+        shown = rebalance_view.render_findings(view, findings, self._options, has_head=False)
+        self.query_one("#findings", Static).update(shown if findings else "")
 
     def fail(self, problem: str) -> None:
         """Say that a look failed."""
-        self.query_one("#findings", Static).update(Text(problem, "bold red"))
+        self.query_one("#findings", Static).update(Text(problem, _RED))
 
 
 class Seen(Message):
@@ -190,19 +197,29 @@ class Poller(threading.Thread):
         while not self.stopped.is_set():
             self.hurried.clear()
             try:
-                if not self.is_paused:
-                    self._post(self._look(self.group))
+                if not self.is_paused and (found := self._look(self.group)) is not None:
+                    self._post(found)
             except SparrowError as error:
                 self._post(LookFailed(str(error)))
             self.hurried.wait(self._interval_ms / 1000)
 
-    def _look(self, group: str | None) -> Message:
-        directory = self._cluster.directory
+    def _look(self, group: str | None) -> Message | None:
         if group is None:
-            return Seen(self._cluster.run(take_overview(directory)))
-        operation = take_snapshot(directory, group, interval_ms=self._interval_ms)
-        snapshot = self._cluster.run(operation)
-        return Examined(examine(snapshot), diagnose(snapshot))
+            return Seen(self._cluster.run(take_overview(self._cluster.directory)))
+        snapshot = self._cluster.run(self._look_twice(group))
+        return None if snapshot is None else Examined(examine(snapshot), diagnose(snapshot))
+
+    def _look_twice(self, group: str) -> Operation[GroupSnapshot | None]:
+        """Take a snapshot; None once the screen wants another look, or none."""
+        begun = yield from begin_snapshot(self._cluster.directory, group)
+        due_ms = begun.first.at_ms + self._interval_ms
+        while (left_ms := due_ms - (yield from now())) > 0:
+            if self.hurried.is_set():
+                yield from cancel(begun.asking)
+                return None
+            yield from sleep(min(left_ms, PAUSE_MS))
+        directory, interval_ms = self._cluster.directory, self._interval_ms
+        return (yield from end_snapshot(directory, begun, interval_ms=interval_ms))
 
     def look_at(self, group: str | None) -> None:
         """Look at a group from now on, or at the cluster."""
@@ -223,12 +240,13 @@ class TopApp(App[None]):
     # Textual's palette is in English, and its key takes the room of ours.
     ENABLE_COMMAND_PALETTE = False
     CSS = (
-        "#status { dock: bottom; height: 1; margin-bottom: 1; color: $text-muted; }"
-        "#left-out { height: auto; margin-bottom: 1; color: $text-muted; }"
+        "#status, #left-out { height: auto; max-height: 5; color: $text-muted; }"
         "DataTable { height: 1fr; }"
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", words()("quit")),
+        # Textual's own names another key, in English.
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
         *(Binding(key, f"sort('{name}')", words()(name)) for name, (key, _) in ORDERS.items()),
         Binding("space", "pause", words()("pause")),
     ]
@@ -279,7 +297,7 @@ class TopApp(App[None]):
         )
         text = " · ".join(counts)
         if failing:
-            text += " · " + words()("no answer from {brokers}", brokers=", ".join(failing))
+            text += " · " + words()("no report from {brokers}", brokers=", ".join(failing))
         self._status.update(Text(text))
         self._draw()
 
@@ -295,7 +313,7 @@ class TopApp(App[None]):
         if isinstance(screen, GroupScreen):
             screen.fail(event.problem)
         elif self._is_shown:
-            self._status.update(Text(event.problem, "bold red"))
+            self._status.update(Text(event.problem, _RED))
 
     @property
     def _is_shown(self) -> bool:
@@ -311,6 +329,10 @@ class TopApp(App[None]):
         """Sort by another column."""
         self._order = order
         self._draw()
+
+    def action_interrupt(self) -> None:
+        """End as Ctrl-C ends every command."""
+        self.exit(return_code=EXIT_INTERRUPTED)
 
     def action_pause(self) -> None:
         """Pause, or continue."""
@@ -334,19 +356,28 @@ class TopApp(App[None]):
         rows = sorted(self._rows, key=ORDERS[self._order][1])  # type: ignore[arg-type]
         cells = {row.group.group: dict(zip(COLUMNS, cells_of(row), strict=True)) for row in rows}
 
-        def fit(columns: Sequence[OutputColumn]) -> bool:
-            widths = (
-                max(cell_len(c.heading), *(each[c].cell_len for each in cells.values()), 0)
-                for c in columns
-            )
-            return sum(width + 2 * table.cell_padding for width in widths) <= self.size.width
+        widths = {
+            c: max(cell_len(c.heading), *(each[c].cell_len for each in cells.values()), 0)
+            for c in COLUMNS
+        }
+        names, *_ = COLUMNS
 
-        shown, left_out = leave_out(COLUMNS, fit)
+        def room_for_names(columns: Sequence[OutputColumn]) -> int:
+            others = sum(widths[column] for column in columns if column is not names)
+            return self.size.width - others - 2 * table.cell_padding * len(columns)
+
+        shown, left_out = leave_out(
+            COLUMNS, lambda columns: room_for_names(columns) >= min(widths[names], NAME_WIDTH_MAX)
+        )
+        room = max(NAME_WIDTH_MIN, room_for_names(shown))
+        is_folded = room < widths[names]
         table.clear(columns=True)
         for column in shown:
-            table.add_column(column.heading, key=column.key)
+            width = room if is_folded and column is names else None
+            table.add_column(column.heading, key=column.key, width=width)
         for group, each in cells.items():
-            table.add_row(*(each[column] for column in shown), key=group)
+            height = None if is_folded else 1
+            table.add_row(*(each[column] for column in shown), key=group, height=height)
         note = words()("too narrow for {columns}", columns=", ".join(left_out)) if left_out else ""
         said = self.screen_stack[0].query_one("#left-out", Static)
         said.update(note)
@@ -358,7 +389,7 @@ def cells_of(row: GroupRow) -> Iterator[Text]:
     """Return the cells of a group's row."""
     group, flow, lags = row
     trouble = trouble_of(group)
-    yield Text(group.group, "bold red" if trouble else "bold")
+    yield Text(group.group, _RED if trouble else "bold", overflow="fold")
     yield Text(format_value(group.known_lag), justify="right")
     yield Text(format_value(flow and flow.produced_per_s), justify="right")
     yield Text(format_value(flow and flow.consumed_per_s), justify="right")
@@ -368,7 +399,7 @@ def cells_of(row: GroupRow) -> Iterator[Text]:
     yield Text(count, justify="right")
     yield Text(sparkline(lags), "yellow")
     yield Text(format_value([topic.topic for topic in group.topics]))
-    yield Text(words().phrase(trouble), "bold red")
+    yield Text(words().phrase(trouble), _RED)
 
 
 @on_cluster
@@ -386,7 +417,7 @@ def top(
       Escape     back to all groups
       a l i o n  sort by attention, lag, messages in or out a second, or name
       space      pause
-      q          quit
+      q, Ctrl-C  quit
     """
     if cluster.as_json or not sys.stdout.isatty():
         raise UsageError(
@@ -399,3 +430,5 @@ def top(
         app.run()
     finally:
         app.stop()
+    if app.return_code:
+        raise typer.Exit(app.return_code)

@@ -83,6 +83,7 @@ def show_topic(cluster: CommandCluster, name: TopicName) -> None:
                 "brokers": brokers,
                 "queues": queues,
                 "groups": list(status.groups),
+                "failures": {name: str(error) for name, error in failures.items()},
             }
         )
         return

@@ -25,7 +25,7 @@ from sparrowmq.dash.matrix import (
 )
 from sparrowmq.dash.strips import BarChart, TimeBar, TimeWindow, draw_bands, draw_bars
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
-from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, WatchedGroup, Watcher
+from sparrowmq.dash.watcher import OTHERS_MS, SHOWN_MS, TURNS_MAX, WatchedGroup, Watcher
 from sparrowmq.dash.web import View, Visit
 from sparrowmq.doctor.explain import Explanation, explain, find_queue
 from sparrowmq.doctor.finding import describe_queues
@@ -139,6 +139,7 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
             "window_s": window_s,
             "look_every_ms": SHOWN_MS,
             "others_every_ms": OTHERS_MS,
+            "looked_at_max": TURNS_MAX,
             "lines": lines,
             "lines_left_out": left_out,
             "charts": chart.draw_bars(words),

@@ -17,6 +17,8 @@ SKIP_REMEDY = (
     "if no listener can handle the message, stop the group's members, skip the message, and start "
     "them again; the message stays in the topic"
 )
+# The queues whose messages a finding names commands for.
+QUEUES_SHOWN_MAX = 3
 
 
 class Severity(IntEnum):

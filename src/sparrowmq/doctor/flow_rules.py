@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from sparrowmq.doctor.finding import (
+    QUEUES_SHOWN_MAX,
     SKIP_REMEDY,
     Finding,
     NextCommand,
@@ -51,8 +52,6 @@ _LISTENER_REMEDY = (
 FAILED_SHARE_MIN, FAILED_COUNT_MIN = 0.1, 5
 # Members report how often listeners failed over about so long.
 _REPORTED_S = 60
-# The queues whose messages a finding names commands for.
-QUEUES_SHOWN_MAX = 3
 # A change of offsets by hand counts as new for so long.
 MOVE_IS_NEW_MS = 600_000
 
@@ -228,7 +227,12 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
         consequence=Phrase("nobody consumes a dead letter; brokers keep it until it expires")
         if dead > 0 or is_new
         else _failure_consequence(view, stopped, is_given_up=is_given_up),
-        remedy="find out why listeners fail (their log names the error of each message); "
+        remedy="find out why listeners fail (their log names the error of each message)"
+        + (
+            ", and whether consumers acknowledge each message in its time; "
+            if view.ownership.is_by_message
+            else "; "
+        )
         + (
             SKIP_REMEDY
             if stopped

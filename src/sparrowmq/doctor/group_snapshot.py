@@ -150,6 +150,7 @@ class QueueProgress(NamedTuple):
     A `committed_offset` of None or 0 may mean that nothing was ever committed: brokers report 0 in
     both cases. `last_timestamp_ms` is the store time of the last consumed message, `wait_ms` the
     time since the first message that is not consumed was stored; 0 is unknown, or too short to ask.
+    `expired` is the number of messages that were removed before the group committed them.
     Of a group that consumes by message, the broker gives the messages in flight, when the last of
     them is visible again, how often one of them was delivered at most, how often consumers
     extended their times, the store time of the oldest, and the messages that consumers acknowledged
@@ -167,6 +168,7 @@ class QueueProgress(NamedTuple):
     renewals: int = 0
     oldest_timestamp_ms: int = 0
     wait_ms: int = 0
+    expired: int = 0
 
     @property
     def consumed(self) -> int:
@@ -187,6 +189,11 @@ class Sample:
     timestamp_ms: int
     brokers: tuple[BrokerView, ...]
     progress: tuple[QueueProgress, ...] = ()
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why the reports of some brokers are missing, by the brokers' names."""
+        return {broker.broker_name: broker.failure for broker in self.brokers if broker.failure}
 
     @property
     def changes(self) -> list[tuple[str, ProgressChange]]:

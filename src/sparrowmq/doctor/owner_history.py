@@ -337,7 +337,13 @@ def describe_reason(events: Sequence[SeenEvent], name: Callable[[str], str] = st
     parts += [Phrase("strategy {change}", change=e.detail) for e in of(SeenEventKind.STRATEGY)]
     parts += [Phrase("for load: {change}", change=e.detail) for e in of(SeenEventKind.LOAD)]
     if not parts:
-        return Phrase("no member came or went: members saw different lists or released queues late")
+        # What happened earlier stands there as an event of its own: a member that drains for long
+        # releases its queues later.
+        return Phrase(
+            "no member came or went in the {time} before: members saw different lists, or released "
+            "queues late",
+            time=format_duration(CAUSE_MS),
+        )
     return Phrase("{parts}", parts=tuple(parts))
 
 
@@ -548,5 +554,13 @@ def list_seen_spans(
 
 
 def count_recent(rebalances: Sequence[GroupRebalance], *, until_ms: int) -> int:
-    """Return the number of rebalances that moved queues in the last `FLAPPING_MS`."""
-    return sum(bool(r.moves) and until_ms - r.begun_ms <= FLAPPING_MS for r in rebalances)
+    """Return the number of rebalances that moved queues in the last `FLAPPING_MS`.
+
+    A plan may move queues for load every 20 s; the group is well.
+    """
+    return sum(
+        bool(r.moves)
+        and r.reason is not SeenEventKind.LOAD
+        and until_ms - r.begun_ms <= FLAPPING_MS
+        for r in rebalances
+    )

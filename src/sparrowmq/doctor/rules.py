@@ -77,11 +77,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q18": topic_rules.find_refused_filters,
         "Q19": topic_rules.find_closed_retries,
         "Q20": flow_rules.find_uncommitted,
+        "Q21": topic_rules.find_unacknowledged,
+        "Q22": topic_rules.find_expired,
     }
 )
 
 # The rules that hold for groups that consume by message; the others are about owners of queues.
-BY_MESSAGE = frozenset({"Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "Q16", "Q19", "R32"})
+BY_MESSAGE = frozenset(
+    ("Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "Q16", "Q19", "Q21", "Q22", "R32")
+)
 
 # Faults and their effects, which other rules find too. The roots come first: their effects may have
 # effects of their own.
@@ -106,7 +110,7 @@ EFFECTS: Mapping[str, frozenset[str]] = MappingProxyType(
             ("R10", "R11 R28"),
             ("Q19", "Q06 Q07 Q10 Q13 R17 R28 R30"),
             # In order, a message that fails stops its queue.
-            ("Q13", "Q06 Q07 Q10 R17 R28 R30"),
+            ("Q13", "Q21 Q06 Q07 Q10 R17 R28 R30"),
             ("Q20", "Q07 Q10 R11 R17"),
             ("Q06", "Q10 Q12 R11 R17 R22 R30"),
             ("Q08", "Q20 Q10 R17"),

@@ -1,4 +1,4 @@
-"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q19: topics, queues, ways of consuming. Pure.
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q19, Q21, Q22: topics, queues. Pure.
 
 Tests: test_diagnosis_queues.py.
 """
@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparrowmq.doctor.finding import Finding, NextCommand, Severity, describe_queues
+from sparrowmq.doctor.finding import (
+    QUEUES_SHOWN_MAX,
+    Finding,
+    NextCommand,
+    Severity,
+    commands_past,
+    describe_queues,
+)
 from sparrowmq.doctor.group_snapshot import HeldQueue, TopicSnapshot
 from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
 from sparrowmq.model import MessageQueue
@@ -26,6 +33,9 @@ _LAST_OFFSETS = frozenset(
 # So many messages must have come between the samples, and so long may no listener have got one.
 UNMATCHED_MIN = 50
 UNMATCHED_MS = 60_000
+# A message in flight that was delivered so often comes again and again. A listener that failed for
+# some minutes, or consumers that restarted a few times, repeat a message less often.
+DELIVERIES_MIN = 5
 
 
 def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
@@ -294,6 +304,93 @@ def _describe_flights(view: GroupView, lag: int) -> Iterator[Phrase]:
         yield Phrase("one of them was delivered {n} times", n=f"{deliveries:,}")
     if view.renewals:
         yield Phrase("their times were extended {n} times", n=f"{view.renewals:,}")
+
+
+def find_unacknowledged(view: GroupView) -> Iterator[Finding]:
+    """Q21: consumers by message get messages again and again, and acknowledge none.
+
+    One message that fails does not count while the messages behind it are acknowledged.
+    """
+    last = view.snapshot.last
+    popped = {broker.broker_name for broker in last.brokers if broker.is_popped}
+    found = [
+        progress
+        for progress in last.progress
+        if progress.queue.broker_name in popped
+        and progress.deliveries >= DELIVERIES_MIN
+        and progress.acknowledged < progress.in_flight
+        and (rate := view.rates.get(progress.queue)) is not None
+        and rate.stood_still
+    ]
+    if not found:
+        return
+    yield Finding(
+        rule="Q21",
+        severity=Severity.WARN,
+        title=Phrase("messages come again and again, and no consumer acknowledges them"),
+        evidence=(
+            *(
+                Phrase(
+                    "{queue}: {flying} in flight, one of them delivered {n} times",
+                    queue=describe_queues([each.queue]),
+                    flying=count_of(each.in_flight, "message"),
+                    n=f"{each.deliveries:,}",
+                )
+                for each in found
+            ),
+            Phrase("none was acknowledged within {time}", time=view.describe_interval()),
+        ),
+        consequence=Phrase(
+            "each message is worked on again until the group's limit of attempts, and then "
+            "becomes a dead letter"
+        ),
+        remedy=(
+            "a consumer must acknowledge each message (`ack`) once it is done, and before its time "
+            "is over: give it a longer time, or extend it (`change_invisible`); if the work fails, "
+            "search the consumers' log for the error"
+        ),
+        commands=tuple(
+            commands_past(view.snapshot.group, each.queue, each.committed_offset or 0)[0]
+            for each in found[:QUEUES_SHOWN_MAX]
+        ),
+    )
+
+
+def find_expired(view: GroupView) -> Iterator[Finding]:
+    """Q22: brokers have removed messages that the group had not consumed."""
+    lost = [
+        progress
+        for progress in view.snapshot.last.progress
+        if progress.expired
+        and not progress.in_flight
+        # A member may have read them before.
+        and not any(held.cached_count for held in view.held.get(progress.queue, ()))
+    ]
+    if not lost or view.snapshot.is_broadcasting:
+        return
+    yield Finding(
+        rule="Q22",
+        severity=Severity.WARN,
+        title=Phrase("messages expired before the group consumed them"),
+        evidence=tuple(
+            Phrase(
+                "{queue}: {messages} from offset {offset} on",
+                queue=describe_queues([each.queue]),
+                messages=count_of(each.expired, "message"),
+                offset=f"{each.committed_offset or 0:,}",
+            )
+            for each in lost
+        ),
+        consequence=Phrase(
+            "the group never gets these messages, which its lag still counts; it goes on at the "
+            "first ones that brokers keep"
+        ),
+        remedy=(
+            "keep messages for longer than the group may stand still (--retention-hours; Apache: "
+            "fileReservedTime), on a disk with room for them: a full one loses its oldest messages "
+            "early"
+        ),
+    )
 
 
 def find_surplus_queues(view: GroupView) -> Iterator[Finding]:

@@ -99,7 +99,9 @@ def _read(path: Path) -> str:
             )
         return data.decode()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; give a file") from error
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}; check the path of --config"
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text: {error.reason}") from error
 

@@ -250,7 +250,10 @@ def _read_yaml(path: FilePath) -> tuple[Any, dict[Path, int]]:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}; check the path that --acl or "
+            "--acl-credentials gives, and the file's permissions"
+        ) from error
     if len(data) > _FILE_BYTES_MAX:
         raise ConfigError(f"{path} has more than {_FILE_BYTES_MAX} bytes")
     tree = _Tree()

@@ -183,6 +183,7 @@ def end_snapshot(
         samples.append((yield from _with_uncommitted(directory, group, second, views)))
     reports: tuple[MemberReport, ...] = yield from join(begun.asking)
     samples[-1] = yield from _with_waits(directory, group, samples[-1])
+    samples[-1] = yield from _with_expired(directory, samples[-1])
     samples[-1] = yield from _with_disabled(directory, group, samples, reports)
     samples[-1] = yield from _with_refused_filters(directory, group, samples[-1])
     known = strategy or join_reported(each.strategy for each in reports if each.strategy)
@@ -318,6 +319,54 @@ def _with_waits(directory: Directory, group: str, sample: Sample) -> Operation[S
     )
     progress = tuple(p._replace(wait_ms=waits.get(p.queue, 0)) for p in sample.progress)
     return replace(sample, progress=progress) if waits else sample
+
+
+def _with_expired(directory: Directory, sample: Sample) -> Operation[Sample]:
+    """Return the sample with the messages that brokers removed before the group committed them.
+
+    Only those topics are asked for their first offsets where messages wait and the broker has no
+    time of the last one that was consumed: it has removed that one, and perhaps those behind it.
+    """
+    address_of = {broker.broker_name: broker.address for broker in sample.brokers}
+    places = sorted(
+        {
+            (each.queue.broker_name, each.queue.topic)
+            for each in sample.progress
+            if each.lag
+            and each.committed_offset
+            and each.last_timestamp_ms <= 0
+            and each.queue.broker_name in address_of
+        }
+    )
+    if not places:
+        return sample
+    tables = yield from gather(
+        [
+            _first_offsets(address_of[name], topic, timeout_ms=directory.timeout_ms)
+            for name, topic in places
+        ],
+        name="first offsets",
+        at_once=WIDTH,
+    )
+    first = {queue: offset for table in tables for queue, offset in table.items()}
+    progress = tuple(
+        each._replace(expired=max(0, min(first[each.queue], each.max_offset) - committed))
+        if (committed := each.committed_offset) and each.queue in first
+        else each
+        for each in sample.progress
+    )
+    return replace(sample, progress=progress)
+
+
+def _first_offsets(
+    address: str, topic: str, *, timeout_ms: int
+) -> Operation[dict[MessageQueue, int]]:
+    """Return the first offset of each queue of a topic; empty if the broker does not say."""
+    try:
+        table = yield from topic_offsets(address, topic, timeout_ms=timeout_ms)
+    except SparrowError:
+        return {}
+    return {queue: at.min_offset for queue, at in table.items()}
 
 
 def _with_disabled(
