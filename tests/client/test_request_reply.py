@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from play import Handler, Play, make_publisher
+from sending_servers import Servers
 from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
@@ -21,6 +23,8 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.client.operations.request_reply import request
+from sparrowmq.client.operations.send import send
 from sparrowmq.client.replies import AwaitedReply, note_reply
 from sparrowmq.errors import (
     BrokerError,
@@ -142,6 +146,29 @@ def test_time_of_a_request_bounds_its_sending_too() -> None:
         pytest.raises(InvokeTimeout, match="request to topic 'T' was not confirmed within 50 ms"),
     ):
         producer.request(Message("T", b"x"), timeout_ms=50)
+
+
+def test_brokers_of_another_topic_know_the_producer_before_they_get_a_request(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers, publisher = Servers("a"), make_publisher()
+    servers.topics["U"] = ("b",)
+    driver = play(servers)
+
+    def ask(topic: str) -> list[str]:
+        """Return the brokers' addresses that a request sends a heartbeat to."""
+        driver.requests.clear()
+        with pytest.raises(InvokeTimeout, match="no reply"):
+            driver(request(publisher, {}, Message(topic, b"x"), queue=None, timeout_ms=100))
+        return [at for at, sent in driver.requests if sent.code == RequestCode.HEART_BEAT]
+
+    # A usual send makes the producer known to the brokers of its topic.
+    driver(send(publisher, Message("T", b"x")))
+
+    assert ask("T") == []
+    # The reply comes over the broker of the request.
+    assert ask("U") == ["a:1", "b:1"]
+    assert ask("U") == ask("T") == []
 
 
 def push_of(body: bytes = b"y", **fields: str) -> RemotingCommand:

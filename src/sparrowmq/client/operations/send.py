@@ -853,13 +853,23 @@ def _check_master(publisher: Publisher, queue: MessageQueue, *, has_timer: bool)
 
 
 def make_known(publisher: Publisher, message: Message) -> Operation[None]:
-    """Register the producer at the brokers before a message is sent, if a heartbeat is due."""
+    """Register the producer before a message is sent, if its broker may not know the producer."""
     check_message(message)
     topic, _ = _target_of(publisher, message.topic, None)
     now_ms: int = yield Now()
-    if publisher.heartbeat_due_ms is None or publisher.heartbeat_due_ms <= now_ms:
+    due_ms = publisher.heartbeat_due_ms
+    if due_ms is None or due_ms <= now_ms or not _has_registered(publisher, topic):
         timeout_ms = publisher.config.times.invoke_timeout_ms
         yield from _heartbeat(publisher, topic, timeout_ms, now_ms=now_ms)
+
+
+def _has_registered(publisher: Publisher, topic: str) -> bool:
+    """Return whether all masters of a topic's route have had a heartbeat."""
+    route = publisher.routes.find(topic)
+    if route is None:
+        return False
+    masters = map(publisher.routes.master_address, route.brokers)
+    return all(address is None or address in publisher.versions for address in masters)
 
 
 def _heartbeat(
