@@ -702,7 +702,7 @@ def _try_once(
         outcome = yield attempt.invoke
     except (TransportError, NoWritableQueue) as error:
         outcome = error
-    if publisher.config.avoid_slow_brokers:
+    if publisher.config.avoid_slow_brokers and address:
         ended_ms: int = yield Now()
         latency_ms = LATE_MS if isinstance(outcome, SparrowError) else ended_ms - now_ms
         publisher.selector.note_latency(route.host(target), latency_ms, ended_ms)
