@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from play import Handler, Play, make_publisher
-from sending_servers import Servers
+from sending_servers import SENDS, Servers
 from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
@@ -29,6 +29,7 @@ from sparrowmq.client.replies import AwaitedReply, note_reply
 from sparrowmq.errors import (
     BrokerError,
     ConfigError,
+    ConnectFailed,
     InvokeTimeout,
     RemoteProtocolError,
     SendFailed,
@@ -169,6 +170,55 @@ def test_brokers_of_another_topic_know_the_producer_before_they_get_a_request(
     # The reply comes over the broker of the request.
     assert ask("U") == ["a:1", "b:1"]
     assert ask("U") == ask("T") == []
+
+
+def test_producer_whose_connection_was_lost_is_made_known_again_for_a_reply(
+    play: Callable[[Handler], Play],
+) -> None:
+    def answer(address: str, sent: RemotingCommand) -> RemotingCommand:
+        if sent.code == RequestCode.HEART_BEAT:
+            beats.append(address)
+            if is_away:
+                raise ConnectFailed("away", address=address)
+        if sent.code in SENDS and is_lost:
+            # The send finds the connection lost, and is stored over a new one.
+            publisher.registered.discard(is_lost.pop())
+        return servers(address, sent)
+
+    def ask() -> list[str]:
+        beats.clear()
+        with pytest.raises(InvokeTimeout, match="no reply"):
+            driver(request(publisher, {}, Message("T", b"x"), queue=None, timeout_ms=100))
+        return list(beats)
+
+    servers, publisher = Servers("a"), make_publisher()
+    beats, is_away, is_lost = list[str](), list[bool](), list[str]()
+    driver = play(answer)
+    assert ask() == ["a:1"]
+    assert ask() == []
+
+    publisher.registered.discard("a:1")
+    is_away.append(True)
+    # Its heartbeat does not reach the broker, which is just starting.
+    assert ask() == ["a:1"] * 2
+    is_away.clear()
+    assert ask() == ["a:1"]
+    assert ask() == []
+    is_lost.append("a:1")
+    assert ask() == ["a:1"]
+
+
+def test_lost_connection_is_told_to_the_producers_that_share_it() -> None:
+    with (
+        Producer("GID_a", name_server="127.0.0.1:1", instance_name="shared") as one,
+        Producer("GID_b", name_server="127.0.0.1:1", instance_name="shared") as other,
+    ):
+        assert one._instance is other._instance
+        for producer in (one, other):
+            producer._publisher.registered = {"a:1", "b:1"}
+        one._instance._note_connection_lost("a:1")
+
+        assert one._publisher.registered == other._publisher.registered == {"b:1"}
 
 
 def push_of(body: bytes = b"y", **fields: str) -> RemotingCommand:

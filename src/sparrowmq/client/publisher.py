@@ -75,7 +75,7 @@ class SendObserver(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
 class Publisher:
     """A producer's state.
 
@@ -93,6 +93,8 @@ class Publisher:
         batcher: the messages of `send_nowait`; None before the first.
         versions: the version in each broker's answer to a heartbeat, by address; 0 before the
             first.
+        registered: the addresses of the brokers that got the last heartbeat over a connection that
+            is not lost.
         report: called with each notice.
         rounded: topics and levels already reported.
         untraced: the names of brokers whose operators have switched trace off (`traceOn=false`).
@@ -110,6 +112,7 @@ class Publisher:
     observers: tuple[SendObserver, ...] = ()
     batcher: Batcher | None = None
     versions: Mapping[str, int] = field(default_factory=dict)
+    registered: set[str] = field(default_factory=set)
     report: Callable[[ProducerNotice], None] | None = None
     rounded: set[tuple[str, int]] = field(default_factory=set)
     untraced: set[str] = field(default_factory=set)

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparrowmq.calling.effects import Now, Operation, Timestamp, Wait, bounded
-from sparrowmq.client.operations.send import make_known, send
+from sparrowmq.client.arguments import check_message
+from sparrowmq.client.operations.producer_heartbeats import make_known, register_anew
+from sparrowmq.client.operations.send import send
+from sparrowmq.client.outgoing import check_sendable_topic
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.replies import AwaitedReply, Replies
@@ -80,9 +83,15 @@ def request(
 def _send_known(
     publisher: Publisher, message: Message, queue: QueueChoice | None, marks: Mapping[str, str]
 ) -> Operation[SendResult]:
+    check_message(message)
+    topic = publisher.config.namespace.wrap(message.topic)
+    check_sendable_topic(topic)
     # A broker pushes replies only to registered producers.
-    yield from make_known(publisher, message)
-    return (yield from send(publisher, message, queue=queue, marks=marks))
+    yield from make_known(publisher, topic)
+    result = yield from send(publisher, message, queue=queue, marks=marks)
+    # The send may have found the connection lost; its broker has forgotten us then.
+    yield from register_anew(publisher, topic)
+    return result
 
 
 def reply(
