@@ -82,7 +82,7 @@ class ClientInstance(Generic[D]):
         note_broker_lost(self.coordinators, address, now_ms=now_ms)
         for each in list(self._publishers):
             if (publisher := each()) is not None:
-                publisher.registered.discard(address)
+                publisher.known_until_ms.pop(address, None)
 
 
 class ClientInstances:

@@ -7,6 +7,8 @@ Source: DefaultMQProducerImpl.prepareSendRequest. Tests: test_request_reply.py.
 
 from __future__ import annotations
 
+from math import inf
+
 from sparrowmq.calling.effects import Now, Operation, Spawn
 from sparrowmq.client.operations.heartbeats import heartbeat_all
 from sparrowmq.client.operations.routes import look_up_publish_route
@@ -16,6 +18,8 @@ from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 
 # How long an attempt waits for a newer route while an older one may serve.
 LOOK_AGAIN_MS = 500
+# The time between two heartbeats to a broker that cannot be reached.
+AGAIN_MS = 100
 
 
 def make_known(publisher: Publisher, topic: str) -> Operation[None]:
@@ -38,10 +42,11 @@ def register_anew(publisher: Publisher, topic: str) -> Operation[None]:
 
     A message that is sent to the broker then comes after the heartbeat.
     """
+    now_ms: int = yield Now()
     route = publisher.routes.find(topic)
     masters = map(publisher.routes.master_address, () if route is None else route.brokers)
-    if any(address is not None and address not in publisher.registered for address in masters):
-        now_ms: int = yield Now()
+    known = publisher.known_until_ms
+    if any(address is not None and known.get(address, 0) <= now_ms for address in masters):
         timeout_ms = publisher.config.times.invoke_timeout_ms
         heartbeat = begin_heartbeat(publisher, topic, timeout_ms, now_ms=now_ms)
         yield Spawn(heartbeat, f"heartbeat of {publisher.config.group}")
@@ -67,14 +72,15 @@ def _beat(publisher: Publisher, topic: str, timeout_ms: int) -> Operation[None]:
     )
     addresses = publisher.routes.addresses(masters_only=True)
     # A connection that is lost meanwhile takes its address away again.
-    publisher.registered = set(addresses)
+    publisher.known_until_ms = dict.fromkeys(addresses, inf)
     failures, _, versions = yield from heartbeat_all(addresses, data, timeout_ms=timeout_ms)
     publisher.versions = {
         address: versions.get(address, publisher.versions.get(address, 0)) for address in addresses
     }
-    publisher.registered -= {
-        address for address, error in failures.items() if isinstance(error, ConnectFailed)
-    }
+    now_ms: int = yield Now()
+    for address, error in failures.items():
+        if isinstance(error, ConnectFailed):
+            publisher.known_until_ms[address] = now_ms + AGAIN_MS
 
 
 def look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operation[None]:
