@@ -7,6 +7,7 @@ Source: DefaultMQProducerImpl.prepareSendRequest. Tests: test_request_reply.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
 from sparrowmq.calling.effects import Now, Operation, Spawn
@@ -44,7 +45,8 @@ def register_anew(publisher: Publisher, topic: str) -> Operation[None]:
     """
     now_ms: int = yield Now()
     route = publisher.routes.find(topic)
-    masters = map(publisher.routes.master_address, () if route is None else route.brokers)
+    names: Iterable[str] = () if route is None else route.brokers
+    masters = map(publisher.routes.master_address, names)
     known = publisher.known_until_ms
     if any(address is not None and known.get(address, 0) <= now_ms for address in masters):
         timeout_ms = publisher.config.times.invoke_timeout_ms
