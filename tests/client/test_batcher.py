@@ -9,6 +9,9 @@ import pytest
 from sparrowmq import Message, MessageQueue
 from sparrowmq.client.batcher import FREE_LANES, Batcher, Pending
 from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.outgoing import make_parts
+from sparrowmq.model.namespace import Namespace
+from sparrowmq.protocol.message_id import UniqIdGenerator
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(4)]
 
@@ -104,6 +107,40 @@ def test_long_properties_fill_a_batch_too() -> None:
     batcher.place(long, QUEUES, 0)
 
     assert bodies(batcher, 0) == [[b"0", b"1"]]
+
+
+@pytest.mark.parametrize(
+    ("size_max", "body", "fields"),
+    [
+        (3_000, bytes(900), {}),
+        (4 * 1024 * 1024, b"x", {"tags": "t" * 10_000}),
+        (4 * 1024 * 1024, b"x", {"sharding_key": "é" * 5_000}),
+        (4_000, b"x", {"keys": ("k" * 100,), "properties": {"name": "é" * 100}}),
+    ],
+    ids=["bodies", "tags", "sharding keys", "properties"],
+)
+def test_batch_fits_into_one_request(size_max: int, body: bytes, fields: dict[str, Any]) -> None:
+    batcher = batcher_of(linger_ms=0, body_bytes_max=size_max, namespace=Namespace("n" * 100))
+    given = [pending(body, QUEUES[0], **fields) for _ in range(512)]
+    batcher.place(given, QUEUES, 0)
+
+    ((_, _, batch),) = batcher.begin(0)
+
+    messages = [each.message for each in batch]
+    ids = UniqIdGenerator(bytes(4), 1, process_number=2)
+    parts = make_parts(messages, ids, 1_000, config=batcher.config, has_queue=True)
+    assert len(batch) > 1
+    assert len(parts) == 1
+
+
+def test_messages_for_a_retry_topic_go_alone() -> None:
+    batcher = batcher_of(linger_ms=0)
+    queue = MessageQueue("%RETRY%GID", "b", 0)
+    batcher.place(
+        [Pending(Message(queue.topic, body), queue, None) for body in (b"1", b"2")], [], 0
+    )
+
+    assert bodies(batcher, 0) == [[b"1"]]
 
 
 def test_batch_under_way_does_not_fill_the_next() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import Any
 
 import pytest
 
+from play import Handler, Play, make_publisher
+from sending_servers import SENDS, Servers
 from sparrowmq import (
     AsyncProducer,
     AsyncPushConsumer,
@@ -21,10 +24,14 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.client.operations.producer_heartbeats import AGAIN_MS
+from sparrowmq.client.operations.request_reply import request
+from sparrowmq.client.operations.send import send
 from sparrowmq.client.replies import AwaitedReply, note_reply
 from sparrowmq.errors import (
     BrokerError,
     ConfigError,
+    ConnectFailed,
     InvokeTimeout,
     RemoteProtocolError,
     SendFailed,
@@ -142,6 +149,81 @@ def test_time_of_a_request_bounds_its_sending_too() -> None:
         pytest.raises(InvokeTimeout, match="request to topic 'T' was not confirmed within 50 ms"),
     ):
         producer.request(Message("T", b"x"), timeout_ms=50)
+
+
+def test_brokers_of_another_topic_know_the_producer_before_they_get_a_request(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers, publisher = Servers("a"), make_publisher()
+    servers.topics["U"] = ("b",)
+    driver = play(servers)
+
+    def ask(topic: str) -> list[str]:
+        """Return the brokers' addresses that a request sends a heartbeat to."""
+        driver.requests.clear()
+        with pytest.raises(InvokeTimeout, match="no reply"):
+            driver(request(publisher, {}, Message(topic, b"x"), queue=None, timeout_ms=100))
+        return [at for at, sent in driver.requests if sent.code == RequestCode.HEART_BEAT]
+
+    # A usual send makes the producer known to the brokers of its topic.
+    driver(send(publisher, Message("T", b"x")))
+
+    assert ask("T") == []
+    # The reply comes over the broker of the request.
+    assert ask("U") == ["a:1", "b:1"]
+    assert ask("U") == ask("T") == []
+
+
+def test_producer_whose_connection_was_lost_is_made_known_again_for_a_reply(
+    play: Callable[[Handler], Play],
+) -> None:
+    def answer(address: str, sent: RemotingCommand) -> RemotingCommand:
+        if sent.code == RequestCode.HEART_BEAT:
+            beats.append(address)
+            if is_away:
+                raise ConnectFailed("away", address=address)
+        if sent.code in SENDS and is_lost:
+            # The send finds the connection lost, and is stored over a new one.
+            del publisher.known_until_ms[is_lost.pop()]
+        return servers(address, sent)
+
+    def ask() -> list[str]:
+        beats.clear()
+        with pytest.raises(InvokeTimeout, match="no reply"):
+            driver(request(publisher, {}, Message("T", b"x"), queue=None, timeout_ms=100))
+        return list(beats)
+
+    servers, publisher = Servers("a"), make_publisher()
+    beats, is_away, is_lost = list[str](), list[bool](), list[str]()
+    driver = play(answer)
+    assert ask() == ["a:1"]
+    assert ask() == []
+
+    del publisher.known_until_ms["a:1"]
+    is_away.append(True)
+    # Its heartbeats do not reach the broker, which is just starting; they are not repeated at once.
+    assert ask() == ["a:1"]
+    assert ask() == []
+    driver.now_ms += AGAIN_MS
+    is_away.clear()
+    assert ask() == ["a:1"]
+    assert ask() == []
+    is_lost.append("a:1")
+    assert ask() == ["a:1"]
+
+
+def test_lost_connection_is_told_to_the_producers_that_share_it() -> None:
+    with (
+        Producer("GID_a", name_server="127.0.0.1:1", instance_name="shared") as one,
+        Producer("GID_b", name_server="127.0.0.1:1", instance_name="shared") as other,
+    ):
+        assert one._instance is other._instance
+        for producer in (one, other):
+            producer._publisher.known_until_ms = {"a:1": inf, "b:1": inf}
+        one._instance._note_connection_lost("a:1")
+
+        for producer in (one, other):
+            assert producer._publisher.known_until_ms == {"b:1": inf}
 
 
 def push_of(body: bytes = b"y", **fields: str) -> RemotingCommand:

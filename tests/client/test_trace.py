@@ -26,6 +26,8 @@ from sparrowmq import (
     TransactionState,
 )
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.observe import observe
+from sparrowmq.client.operations.request_reply import request
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.operations.trace_reports import find_tracer, trace_consumed, trace_delivery
 from sparrowmq.client.publisher import Publisher
@@ -36,6 +38,7 @@ from sparrowmq.client.tracer import (
     SendTrace,
     Tracer,
 )
+from sparrowmq.errors import InvokeTimeout
 from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.protocol.command import response_to
 from sparrowmq.protocol.trace import ConsumedCode, TraceEntry
@@ -96,11 +99,9 @@ def test_message_of_trace_has_a_bound() -> None:
     assert [found[1] for found in iter(tracer.take, None) if found] == [1, 1, 1]
 
 
-def test_send_to_a_broker_whose_trace_is_off_is_not_traced() -> None:
-    publisher, servers = make_publisher(), Servers("a")
-    driver, tracer = Play(servers), make_tracer()
+def trace_of(publisher: Publisher, driver: Play) -> SendTrace:
     trace = SendTrace(
-        tracer=tracer,
+        tracer=make_tracer(),
         config=publisher.config,
         address_of=publisher.routes.master_address,
         monotonic_ms=lambda: driver.now_ms,
@@ -108,6 +109,34 @@ def test_send_to_a_broker_whose_trace_is_off_is_not_traced() -> None:
         untraced=publisher.untraced,
     )
     publisher.observers = (trace,)
+    return trace
+
+
+def test_request_is_traced_as_a_send_also_if_no_reply_comes() -> None:
+    publisher, driver = make_publisher(), Play(Servers("a"))
+    tracer = trace_of(publisher, driver).tracer
+    # It sends another message's entry: this one waits.
+    tracer.sending = PlayedTask("trace")
+    tracer.sending.done = False
+    ask = partial(request, publisher, {}, queue=None, timeout_ms=100)
+
+    with pytest.raises(InvokeTimeout, match="no reply to message") as caught:
+        driver(observe(publisher, Message("T", b"x", tags="A"), ask))
+
+    taken = tracer.take()
+    assert taken is not None
+    message, count = taken
+    assert count == 1
+    (msg_id,) = message.keys
+    assert msg_id in str(caught.value)
+    assert message.body.startswith(b"Pub\x01")
+
+
+def test_send_to_a_broker_whose_trace_is_off_is_not_traced() -> None:
+    publisher, servers = make_publisher(), Servers("a")
+    driver = Play(servers)
+    trace = trace_of(publisher, driver)
+    tracer = trace.tracer
     traced = []
     for switch in ("true", "false", "false", "true"):
         servers.more = {"TRACE_ON": switch}

@@ -21,9 +21,14 @@ from sparrowmq.calling.effects import Event
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.queue_selector import QueueChoice, select_queue_by_key, select_queue_by_user
 from sparrowmq.model import Message, MessageQueue, SendResult
+from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
 
 # Batches of one topic that may be under way at once where messages may go to any queue.
 FREE_LANES = 4
+
+# What a batch's request has of a message beside its body and the texts that its user gave: lengths,
+# the id, the namespace, and the names of RocketMQ's own properties.
+ENTRY_BYTES_MAX = 256
 
 # How long errors that nobody read gather for one line of the log.
 UNREAD_GATHER_MS = 1_000
@@ -262,16 +267,26 @@ class Batcher:
     def _take(self, lane: Lane, now_ms: int) -> list[Pending]:
         batch: list[Pending] = []
         waiting, count_max = lane.waiting, self.config.batch_count_max
+        if waiting[0].message.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            # No batch goes there.
+            count_max = 1
         room, body_bytes = self.config.batch_bytes_max, 0
+        # So a batch is never split, and each message knows its offset by the batch's first.
+        request_room = self.config.body_bytes_max
         while waiting and len(batch) < count_max:
             message = waiting[0].message
             size = len(message.body)
-            # So a batch is never split, and each message knows its offset by the batch's first.
             room -= size
+            request_room -= size + ENTRY_BYTES_MAX
             if message.properties or message.keys:
-                room -= 4 * _property_characters(message)
+                text_bytes = 4 * _property_characters(message)
+                room -= text_bytes
+                request_room -= text_bytes
+            if message.tags or message.sharding_key:
+                request_room -= 4 * (len(message.tags or "") + len(message.sharding_key or ""))
+            is_full = room < 0 or request_room < 0
             # A batch cannot be delayed.
-            if batch and (room < 0 or message.delay_level or batch[0].message.delay_level):
+            if batch and (is_full or message.delay_level or batch[0].message.delay_level):
                 break
             batch.append(waiting.popleft())
             body_bytes += size

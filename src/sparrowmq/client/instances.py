@@ -18,13 +18,14 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary, ref
 
 from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Answer
 from sparrowmq.calling.tls import check_context
 from sparrowmq.client.config import ClientConfig
 from sparrowmq.client.member_events import note_connection_lost, serve_request
+from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.replies import Replies, note_reply
 from sparrowmq.client.subscriber import SilentBrokers, Subscriber
 from sparrowmq.client.transaction_outcomes import Coordinator, note_broker_lost, note_question
@@ -46,6 +47,8 @@ class ClientInstance(Generic[D]):
         self.coordinators: dict[str, Coordinator] = {}
         # Of producers that wait for one.
         self.replies: Replies = {}
+        # A producer that was never closed may be collected.
+        self._publishers: list[ref[Publisher]] = []
         self.user_count = 0
         self.driver = make_driver(
             on_request=self._answer,
@@ -55,6 +58,10 @@ class ClientInstance(Generic[D]):
             tls=client.tls,
             credentials=client.credentials,
         )
+
+    def watch(self, publisher: Publisher) -> None:
+        """Tell a producer which connections are lost."""
+        self._publishers.append(ref(publisher, self._publishers.remove))
 
     def _answer(self, address: str, request: RemotingCommand) -> Answer:
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
@@ -73,6 +80,9 @@ class ClientInstance(Generic[D]):
         now_ms = clock.monotonic_ms()
         note_connection_lost(self.consumers, address, now_ms=now_ms)
         note_broker_lost(self.coordinators, address, now_ms=now_ms)
+        for each in list(self._publishers):
+            if (publisher := each()) is not None:
+                publisher.known_until_ms.pop(address, None)
 
 
 class ClientInstances:

@@ -14,6 +14,8 @@ from sparrowmq.errors import ConfigError
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%a-z]+\]|[^\s:;,\[\]]+):(?P<port>[0-9]{1,5})")
 _PORT_MAX = 65_535
+# How long a server that gave no answer is not asked about a topic that another one does not know.
+SILENT_MS = 5_000
 
 
 def parse_name_servers(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -54,12 +56,14 @@ class NameServers:
         start: the index of the first server, modulo the length of the list.
     """
 
-    __slots__ = ("_index", "addresses")
+    __slots__ = ("_index", "_silent_ms", "addresses")
 
     def __init__(self, addresses: Sequence[str], *, start: int = 0) -> None:
         self.addresses = tuple(addresses)
         assert self.addresses
         self._index = start % len(self.addresses)
+        # When a server last gave no answer, by its address.
+        self._silent_ms: dict[str, int] = {}
 
     def in_order(self) -> tuple[str, ...]:
         """Return every address, the one in use first."""
@@ -68,3 +72,12 @@ class NameServers:
     def mark_answered(self, address: str) -> None:
         """Stay with an address that has answered."""
         self._index = self.addresses.index(address)
+
+    def note_silent(self, address: str, now_ms: int) -> None:
+        """Record that an address was waited for, and has given no answer."""
+        self._silent_ms[address] = now_ms
+
+    def was_silent(self, address: str, now_ms: int) -> bool:
+        """Return whether an address has given no answer of late."""
+        silent_ms = self._silent_ms.get(address)
+        return silent_ms is not None and now_ms - silent_ms < SILENT_MS

@@ -75,7 +75,7 @@ class SendObserver(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
 class Publisher:
     """A producer's state.
 
@@ -93,6 +93,8 @@ class Publisher:
         batcher: the messages of `send_nowait`; None before the first.
         versions: the version in each broker's answer to a heartbeat, by address; 0 before the
             first.
+        known_until_ms: by the address of a broker that was sent a heartbeat over its connection,
+            when to send another for a request: never, or soon if it could not be reached.
         report: called with each notice.
         rounded: topics and levels already reported.
         untraced: the names of brokers whose operators have switched trace off (`traceOn=false`).
@@ -110,6 +112,7 @@ class Publisher:
     observers: tuple[SendObserver, ...] = ()
     batcher: Batcher | None = None
     versions: Mapping[str, int] = field(default_factory=dict)
+    known_until_ms: dict[str, float] = field(default_factory=dict)
     report: Callable[[ProducerNotice], None] | None = None
     rounded: set[tuple[str, int]] = field(default_factory=set)
     untraced: set[str] = field(default_factory=set)

@@ -178,6 +178,27 @@ def test_a_broker_that_takes_the_place_of_others_gets_no_time_that_it_may_not_kn
         play(servers)(send(publisher, delayed(seconds=44)))
 
 
+def test_a_broker_that_gets_no_time_is_not_avoided_as_a_slow_one(
+    play: Callable[[Handler], Play],
+) -> None:
+    class Replaced(Servers):
+        def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
+            if request.code == RequestCode.SEND_MESSAGE_V2 and address == "a:1":
+                self.versions = {"b": OLD, "c": OLD}
+                raise ConnectFailed(f"cannot connect to {address}", address=address)
+            return super().__call__(address, request)
+
+    servers, publisher = Replaced(a=NEW), make_publisher()
+    publisher.config = replace(publisher.config, retry_times=1, avoid_slow_brokers=True)
+    run = play(servers)
+    with pytest.raises(SendFailed, match="came into the route after"):
+        run(send(publisher, delayed(seconds=44)))
+
+    results = [run(send(publisher, Message("T", b"x"))) for _ in range(8)]
+
+    assert {result.queue.broker_name for result in results} == {"b", "c"}
+
+
 def test_delay_beyond_all_levels_is_refused_where_a_broker_is_old_or_not_known(
     play: Callable[[Handler], Play],
 ) -> None:

@@ -8,14 +8,15 @@ import pytest
 
 from play import Handler, Play
 from sparrowmq.client.directory_setup import make_directory
-from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.name_servers import SILENT_MS, NameServers
+from sparrowmq.client.operations.request import OTHERS_MS_MAX
 from sparrowmq.client.operations.routes import (
     ROUTE_MS,
     find_route,
     get_broker_address,
     get_route,
 )
-from sparrowmq.errors import ConnectFailed, TopicRouteNotFound
+from sparrowmq.errors import ConnectFailed, InvokeTimeout, TopicRouteNotFound
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import BrokerData, TopicRouteData, encode_body
 from sparrowmq.protocol.codes import ResponseCode
@@ -54,6 +55,31 @@ def test_topic_that_no_name_server_knows_is_missed_at_the_one_in_use(
             run(find_route(servers, "T"))
 
     assert [address for address, _ in run.requests] == ["n:2", "n:1"] * 2
+
+
+def test_missing_topics_do_not_wait_for_a_silent_name_server_each(
+    play: Callable[[Handler], Play],
+) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if address == "n:2" and silent:
+            run.now_ms += run.waits_ms[-1]
+            raise InvokeTimeout("no answer")
+        return answer_at(*knowing)(address, request)
+
+    silent, knowing = [True], list[str]()
+    servers, run = NameServers(("n:1", "n:2")), play(answer)
+    begun_ms = run.now_ms
+
+    for topic in ("%RETRY%G", "T", "U"):
+        with pytest.raises(TopicRouteNotFound, match="name server n:1 knows no broker"):
+            run(find_route(servers, topic))
+
+    assert run.now_ms - begun_ms == OTHERS_MS_MAX
+    # It is asked again after a while.
+    silent.clear()
+    knowing.append("n:2")
+    run.now_ms += SILENT_MS
+    assert run(find_route(servers, "T")).broker_datas == ROUTE.broker_datas
 
 
 def test_broker_is_found_at_its_new_address(play: Callable[[Handler], Play]) -> None:

@@ -28,7 +28,7 @@ from sparrowmq.client.operations.send import (
 )
 from sparrowmq.client.operations.transactions import end, send_half
 from sparrowmq.client.publisher import Publisher
-from sparrowmq.client.transaction_outcomes import Coordinator
+from sparrowmq.client.transaction_outcomes import Coordinator, HalfMessage
 from sparrowmq.errors import (
     BrokerError,
     ConnectFailed,
@@ -125,6 +125,18 @@ def test_half_message_that_is_stored_with_a_reservation_is_rolled_back(
 
     ends = [sent for _, sent in driver.requests if sent.code == RequestCode.END_TRANSACTION]
     assert [(sent.ext_fields or {})["commitOrRollback"] for sent in ends] == ["12"]
+
+
+def test_half_message_of_another_process_is_ended(play: Callable[[Handler], Play]) -> None:
+    driver = play(Servers("a"))
+    offset_msg_id = encode_offset_msg_id(bytes(8), 64)
+    half = HalfMessage("id", offset_msg_id, MessageQueue("T", "a", 0), 3)
+
+    assert driver(end(make_coordinator(), half, TransactionState.COMMIT)) is TransactionState.COMMIT
+
+    address, sent = driver.requests[-1]
+    assert (address, sent.code) == ("a:1", RequestCode.END_TRANSACTION)
+    assert (sent.ext_fields or {})["tranStateTableOffset"] == "3"
 
 
 def test_end_that_its_broker_confirmed_is_not_sent_again(play: Callable[[Handler], Play]) -> None:

@@ -9,9 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from play import Handler, Play, PlayedTask, make_publisher
+from sparrowmq.client.assembly import make_polling
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations import poll
 from sparrowmq.client.operations.batches import _results_of
 from sparrowmq.client.operations.member_loop import _commit, _refresh_routes, _send_back_one
 from sparrowmq.client.operations.pop import PopSource, receive
@@ -21,7 +23,7 @@ from sparrowmq.client.operations.reset import Target, plan_reset
 from sparrowmq.client.operations.snapshot import _view_topic
 from sparrowmq.client.route_cache import route_from
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import BrokerError, UsageError
 from sparrowmq.membership.actions import Acquire, Commit, Pull, RefreshRoutes
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageExt, MessageQueue, SendResult, SendStatus
@@ -120,6 +122,29 @@ def test_member_asks_for_routes_where_a_broker_no_longer_serves_a_queue(
         else _commit(subscriber, Commit(QUEUE, 1, 9, is_last=False))
     )
 
+    assert any(isinstance(each, RefreshRoutes) for each in member.due(NOW_MS))
+
+
+@pytest.mark.parametrize("is_users", [True, False])
+def test_poll_consumer_asks_for_routes_where_a_broker_does_not_take_its_commit(
+    play: Callable[[Handler], Play], is_users: bool
+) -> None:
+    state = make_polling("GID_s", name_server="n:1", callbacks=RebalanceCallbacks(), is_async=False)
+    subscriber, member = state.subscriber, state.subscriber.member
+    run = play(lambda _, request: response_to(request, ResponseCode.NOT_LEADER_FOR_QUEUE))
+    subscriber.routes.update(route_from("T", route("a"), now_ms=NOW_MS))
+    run(poll.assign(state, [QUEUE]))
+    member.due(NOW_MS)
+    member.routes_refreshed(found=["T"], has_changed=False, now_ms=NOW_MS)
+    assert not any(isinstance(each, RefreshRoutes) for each in member.due(NOW_MS))
+
+    if is_users:
+        with pytest.raises(BrokerError, match="answer code 501"):
+            run(poll.commit(state, {QUEUE: 9}))
+    else:
+        run(poll._commit(state, subscriber, Commit(QUEUE, 1, 9, is_last=False)))
+
+    assert subscriber.wake.is_set
     assert any(isinstance(each, RefreshRoutes) for each in member.due(NOW_MS))
 
 

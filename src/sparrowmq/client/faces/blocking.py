@@ -97,6 +97,7 @@ class Producer:
         self._instance = open_instance(
             config.client_id, self._publisher.name_servers, config.client
         )
+        self._instance.watch(self._publisher)
         self._driver = self._instance.driver
         self._batches = Batches(self._publisher, self._driver)
         self._is_closed = False

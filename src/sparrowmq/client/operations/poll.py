@@ -113,7 +113,14 @@ def _store_offset(state: Polling, queue: MessageQueue, offset: int) -> Operation
         yield from keep_local_offset(subscriber, queue, offset)
     else:
         address = yield from get_broker_address(state.directory, queue)
-        yield from store_offset(subscriber, queue, offset, address=address)
+        try:
+            yield from store_offset(subscriber, queue, offset, address=address)
+        except SparrowError as error:
+            if error.refresh_route:
+                now_ms: int = yield Now()
+                subscriber.member.queue_moved(now_ms)
+                subscriber.wake.set()
+            raise
 
 
 def fetch(state: Polling, count_max: int, *, timeout_ms: int | None) -> Operation[bool]:

@@ -23,6 +23,8 @@ T = TypeVar("T")
 B = TypeVar("B", bound=Struct)
 
 INVOKE_TIMEOUT_MS = 3_000
+# How long a name server may take to know a topic that another one does not know.
+OTHERS_MS_MAX = 1_000
 # Larger bodies are not decoded: decoding blocks the driver, and needs many times a body's size in
 # memory.
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
@@ -95,7 +97,9 @@ def ask_name_servers(
     """Ask the name server in use, or the next one that returns a readable answer.
 
     One that does not know a topic may be behind, or have started again: the next one is asked too.
-    RocketMQ's clients believe the first.
+    RocketMQ's clients believe the first. The others have little time for that, and none if they
+    were silent of late: a consumer looks for all its topics, of which many may be missing, before
+    it begins.
 
     Args:
         read: decodes a successful answer from an address.
@@ -111,6 +115,10 @@ def ask_name_servers(
     deadline_ms = now_ms + timeout_ms
     for place, address in enumerate(addresses):
         share_ms = max(1, (deadline_ms - now_ms) // (len(addresses) - place))
+        if refusal is not None:
+            if name_servers.was_silent(address, now_ms):
+                continue
+            share_ms = min(share_ms, OTHERS_MS_MAX)
         try:
             reply: RemotingCommand = yield Invoke(address, make_request(code, header), share_ms)
             if reply.code == ResponseCode.SUCCESS:
@@ -119,13 +127,17 @@ def ask_name_servers(
                 return answer
         except (TransportError, RemoteProtocolError) as error:
             failure = error
+            begun_ms, now_ms = now_ms, (yield Now())
+            if 2 * (now_ms - begun_ms) > share_ms:
+                # One whose host refuses at once costs no time.
+                name_servers.note_silent(address, now_ms)
         else:
             refused = _refusal_of(reply, address)
             if reply.code != ResponseCode.TOPIC_NOT_EXIST:
                 name_servers.mark_answered(address)
                 raise refused
             refusal = refusal or refused
-        now_ms = yield Now()
+            now_ms = yield Now()
     if refusal is not None:
         name_servers.mark_answered(refusal.address)
         raise refusal

@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparrowmq.calling.effects import Now, Operation, Timestamp, Wait, bounded
-from sparrowmq.client.operations.send import make_known, send
+from sparrowmq.client.arguments import check_message
+from sparrowmq.client.operations.producer_heartbeats import make_known, register_anew
+from sparrowmq.client.operations.send import send
+from sparrowmq.client.operations.trace_reports import traced
+from sparrowmq.client.outgoing import check_sendable_topic
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.replies import AwaitedReply, Replies
@@ -80,9 +84,16 @@ def request(
 def _send_known(
     publisher: Publisher, message: Message, queue: QueueChoice | None, marks: Mapping[str, str]
 ) -> Operation[SendResult]:
+    check_message(message)
+    topic = publisher.config.namespace.wrap(message.topic)
+    check_sendable_topic(topic)
     # A broker pushes replies only to registered producers.
-    yield from make_known(publisher, message)
-    return (yield from send(publisher, message, queue=queue, marks=marks))
+    yield from make_known(publisher, topic)
+    sent = send(publisher, message, queue=queue, marks=marks)
+    result = yield from traced(publisher, message, sent)
+    # The send may have found the connection lost; its broker has forgotten us then.
+    yield from register_anew(publisher, topic)
+    return result
 
 
 def reply(
@@ -113,12 +124,12 @@ def reply(
         own = [queue for queue in queues if queue.broker_name in names]
         return (own or queues)[0]
 
-    return (
-        yield from send(
-            publisher,
-            Message(topic, body, properties=properties),
-            queue=select,
-            marks={**marks, PROPERTY_MESSAGE_TYPE: "reply"},
-            code=RequestCode.SEND_REPLY_MESSAGE_V2,
-        )
+    answer = Message(topic, body, properties=properties)
+    sent = send(
+        publisher,
+        answer,
+        queue=select,
+        marks={**marks, PROPERTY_MESSAGE_TYPE: "reply"},
+        code=RequestCode.SEND_REPLY_MESSAGE_V2,
     )
+    return (yield from traced(publisher, answer, sent))

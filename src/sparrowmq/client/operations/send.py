@@ -36,7 +36,8 @@ from sparrowmq.calling.effects import (
 )
 from sparrowmq.client.arguments import check_message, check_queue
 from sparrowmq.client.config import BATCH_COUNT_MAX
-from sparrowmq.client.operations.heartbeats import heartbeat_all, unregister
+from sparrowmq.client.operations.heartbeats import unregister
+from sparrowmq.client.operations.producer_heartbeats import begin_heartbeat, look_again
 from sparrowmq.client.operations.request import error_of
 from sparrowmq.client.operations.routes import get_publish_route, look_up_publish_route
 from sparrowmq.client.operations.send_answer import (
@@ -74,7 +75,6 @@ from sparrowmq.errors import (
 )
 from sparrowmq.model import Message, MessageQueue, SendResult, SendStatus
 from sparrowmq.model.delay import DELAY_LEVELS_MS, DELAY_MAX
-from sparrowmq.protocol.bodies import HeartbeatData, ProducerData
 from sparrowmq.protocol.codes import MQ_VERSION_5, RequestCode, ResponseCode
 from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.protocol.send_request import (
@@ -106,8 +106,6 @@ RETRY_FIRST_MS = 100
 RETRY_DOUBLINGS_MAX = 10
 # An id as long as all others.
 _SOME_MSG_ID = "0" * 32
-# How long an attempt waits for a newer route while an older one may serve.
-LOOK_AGAIN_MS = 500
 
 
 def send(
@@ -400,7 +398,7 @@ def _has_timer(
     if not addresses <= publisher.versions.keys():
         # Half of the time is kept for the send.
         timeout_ms = max(1, (deadline_ms - now_ms) // 2)
-        yield from _heartbeat(publisher, topic, timeout_ms, now_ms=now_ms)
+        yield from begin_heartbeat(publisher, topic, timeout_ms, now_ms=now_ms)
     old = [
         address
         for address in sorted(addresses)
@@ -636,7 +634,7 @@ def _deliver(
     config, topic = publisher.config, load.topic
     now_ms: int = yield Now()
     if publisher.heartbeat_due_ms is None or publisher.heartbeat_due_ms <= now_ms:
-        heartbeat = _heartbeat(publisher, topic, config.times.invoke_timeout_ms, now_ms=now_ms)
+        heartbeat = begin_heartbeat(publisher, topic, config.times.invoke_timeout_ms, now_ms=now_ms)
         yield from spawn(heartbeat, name=f"heartbeat of {config.group}")
     names: list[str] = []
     failure: SparrowError | None = None
@@ -702,7 +700,7 @@ def _try_once(
         outcome = yield attempt.invoke
     except (TransportError, NoWritableQueue) as error:
         outcome = error
-    if publisher.config.avoid_slow_brokers:
+    if publisher.config.avoid_slow_brokers and address:
         ended_ms: int = yield Now()
         latency_ms = LATE_MS if isinstance(outcome, SparrowError) else ended_ms - now_ms
         publisher.selector.note_latency(route.host(target), latency_ms, ended_ms)
@@ -722,7 +720,7 @@ def _prepare_retry(
         pause_ms = RETRY_FIRST_MS << min(pauses - 1, RETRY_DOUBLINGS_MAX)
         yield Sleep(max(0, min(pause_ms, deadline_ms - now_ms)))
         now_ms = yield Now()
-    yield from _look_again(publisher, topic, timeout_ms=deadline_ms - now_ms)
+    yield from look_again(publisher, topic, timeout_ms=deadline_ms - now_ms)
     now_ms = yield Now()
     return now_ms
 
@@ -828,15 +826,6 @@ def _has_one_broker(publisher: Publisher, topic: str) -> bool:
     return route is not None and len(set(map(route.host, route.publish_queues))) == 1
 
 
-def _look_again(publisher: Publisher, topic: str, *, timeout_ms: int) -> Operation[None]:
-    timeout_ms = max(0, min(timeout_ms, LOOK_AGAIN_MS))
-    try:
-        yield from look_up_publish_route(publisher, topic, timeout_ms=timeout_ms)
-    except SparrowError:
-        # The next attempt uses the known route, and fails without one.
-        return
-
-
 def _check_master(publisher: Publisher, queue: MessageQueue, *, has_timer: bool) -> str:
     address = publisher.routes.master_of(queue)
     if address is None:
@@ -850,38 +839,3 @@ def _check_master(publisher: Publisher, queue: MessageQueue, *, has_timer: bool)
             f"know levels of delay alone"
         )
     return address
-
-
-def make_known(publisher: Publisher, message: Message) -> Operation[None]:
-    """Register the producer at the brokers before a message is sent, if a heartbeat is due."""
-    check_message(message)
-    topic, _ = _target_of(publisher, message.topic, None)
-    now_ms: int = yield Now()
-    if publisher.heartbeat_due_ms is None or publisher.heartbeat_due_ms <= now_ms:
-        timeout_ms = publisher.config.times.invoke_timeout_ms
-        yield from _heartbeat(publisher, topic, timeout_ms, now_ms=now_ms)
-
-
-def _heartbeat(
-    publisher: Publisher, topic: str, timeout_ms: int, *, now_ms: int
-) -> Operation[None]:
-    """Register the producer at the masters; a failure waits for the next heartbeat.
-
-    The next heartbeat's time is set before the operation runs, so that no other send begins one.
-    """
-    publisher.heartbeat_due_ms = now_ms + publisher.config.times.heartbeat_ms
-    return _beat(publisher, topic, timeout_ms)
-
-
-def _beat(publisher: Publisher, topic: str, timeout_ms: int) -> Operation[None]:
-    config = publisher.config
-    if publisher.routes.find(topic) is None:
-        yield from _look_again(publisher, topic, timeout_ms=timeout_ms)
-    data = HeartbeatData(
-        client_id=config.client_id, producer_data_set=[ProducerData(group_name=config.group)]
-    )
-    addresses = publisher.routes.addresses(masters_only=True)
-    *_, versions = yield from heartbeat_all(addresses, data, timeout_ms=timeout_ms)
-    publisher.versions = {
-        address: versions.get(address, publisher.versions.get(address, 0)) for address in addresses
-    }

@@ -16,7 +16,7 @@ from sparrowmq.client.operations.send import send
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.tracer import DEFAULT_REGION, SendTrace, Tracer
 from sparrowmq.errors import SparrowError
-from sparrowmq.model import MessageExt
+from sparrowmq.model import Message, MessageExt, SendResult
 from sparrowmq.protocol import trace
 from sparrowmq.protocol.send_request import TRACE_OFF, TRACE_SWITCH
 from sparrowmq.protocol.trace import ConsumedCode, TraceEntry
@@ -106,9 +106,28 @@ def start_sending(tracer: Tracer | None) -> Operation[None]:
 
 def find_tracer(publisher: Publisher) -> Tracer | None:
     """Return the tracer of a producer's sends, None if trace is off."""
+    trace = _find_trace(publisher)
+    return None if trace is None else trace.tracer
+
+
+def traced(
+    publisher: Publisher, message: Message, sent: Operation[SendResult]
+) -> Operation[SendResult]:
+    """Trace the send of a request or a reply: observers do not see its result."""
+    trace = _find_trace(publisher)
+    if trace is None:
+        return (yield from sent)
+    _, ended = trace.begin((message,), is_half=False)
+    result = yield from sent
+    ended(result, None)
+    yield from start_sending(trace.tracer)
+    return result
+
+
+def _find_trace(publisher: Publisher) -> SendTrace | None:
     for observer in publisher.observers:
         if isinstance(observer, SendTrace):
-            return observer.tracer
+            return observer
     return None
 
 

@@ -17,7 +17,7 @@ from sparrowmq.client.operations.gather import gather_outcomes
 from sparrowmq.client.operations.heartbeats import heartbeat_all, unregister
 from sparrowmq.client.operations.observe import observe
 from sparrowmq.client.operations.request import ask
-from sparrowmq.client.operations.routes import find_brokers
+from sparrowmq.client.operations.routes import find_brokers, look_up_publish_route
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.queue_selector import QueueChoice
 from sparrowmq.client.subscriber import RequestFailed
@@ -107,6 +107,10 @@ def end(
     publisher = coordinator.publisher
     queue = publisher.config.namespace.wrap_queue(half.queue)
     try:
+        timeout_ms = publisher.config.send_timeout_ms
+        if publisher.routes.find(queue.topic) is None:
+            # Another process may have sent the half message.
+            yield from look_up_publish_route(publisher, queue.topic, timeout_ms=timeout_ms)
         address = publisher.routes.master_of(queue)
         if address is None:
             broker_name = publisher.routes.host(queue)
@@ -120,7 +124,6 @@ def end(
             msg_id=half.msg_id,
             transaction_id=half.msg_id,
         )
-        timeout_ms = publisher.config.send_timeout_ms
         yield from ask(address, RequestCode.END_TRANSACTION, header, timeout_ms=timeout_ms)
     except SparrowError as error:
         coordinator.report(EndFailed(half.msg_id, outcome, error))
