@@ -269,7 +269,7 @@ def test_messages_that_nobody_acknowledges_are_a_warning(seen_group: Any) -> Non
     ],
 )
 def test_slow_work_and_one_failing_message_are_no_warning(
-    seen_group: Any, flights: dict[str, int]
+    seen_group: Any, flights: dict[str, Any]
 ) -> None:
     seen = seen_group([])
     seen.flow(0, then=(200, 100), now=(200, 100))

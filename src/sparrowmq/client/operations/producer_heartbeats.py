@@ -2,7 +2,7 @@
 
 A broker forgets a producer with its connection. Who waits for a reply therefore registers anew at a
 broker that has no heartbeat over its present connection; other sends wait for the next round.
-Source: DefaultMQProducerImpl.prepareSendRequest. Tests: test_request_reply.py.
+Source: DefaultMQProducerImpl.prepareSendRequest. Tests: client/test_request_reply.py.
 """
 
 from __future__ import annotations
