@@ -345,6 +345,7 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
         "find": ("msg", "find", "second", "--topic", "T"),
         "dlq": ("dlq", "ls"),
         "letters": ("dlq", "show", "GID_lag"),
+        "snapshot": ("snapshot", "--out", str(tmp_path / "tables")),
         # What changes something needs all brokers.
         "delete": ("topic", "delete", "T"),
         "update": ("group", "update", "GID_lag", "--retries", "3"),
@@ -362,6 +363,7 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
                     producer.send(Message(topic, b"x", keys=(key,)), queue=queue)
             for queue in admin.route("T").publish_queues:
                 admin.update_committed_offset("GID_lag", queue, 0)
+            admin.update_group("GID_lag", max_reconsume_times=2)
         os.kill(servers.children()["store"], signal.SIGSTOP)
         options = ("--nameserver", servers.name_server, "--timeout", "0.5", "--json")
         ended = {
@@ -381,7 +383,7 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
     # Of these, JSON alone has the reason: tables name the broker in a line of their own.
     for name in commands.keys() - refused - {"owners", "doctor"}:
         assert "broker-a: " in ended[name].stderr, name
-        assert "its queues are missing" in ended[name].stderr, name
+        assert "its queues are missing" in ended[name].stderr or name == "snapshot", name
     shown = {name: json.loads(ended[name].stdout) for name in commands.keys() - refused}
     for name in ("owners", "doctor", "group", "topic"):
         assert shown[name]["failures"].keys() == {"broker-a"}, name
@@ -394,3 +396,4 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
     assert [row["broker"] for row in shown["find"]] == ["broker-a-2"]
     assert [(row["group"], row["messages"]) for row in shown["dlq"]] == [("GID_lag", 1)]
     assert [row["broker"] for row in shown["letters"]] == ["broker-a-2"]
+    assert shown["snapshot"]["groups"] == 1

@@ -407,6 +407,17 @@ def test_batch_that_is_stored_as_one_message_is_not_delivered_as_one() -> None:
     assert ([m.body for m in answer.messages], *answer[1:]) == ([b"7"], 1_000, False)
 
 
+def test_batch_that_has_one_offset_hides_no_message_behind_it() -> None:
+    letters = Reader(batch_at(4, 3), record_at(5, GARBAGE, 1), b"garbage", offset=4)
+    packed = Reader(batch_at(4, 3), packed_at(5, 10), offset=4)
+
+    with pytest.raises(UnreadableMessage, match=r"the group's offset to 5$"):
+        letters.read()
+    cut = packed.read(policy=UnreadablePolicy.SKIP, room_bytes=lambda: 0)
+
+    assert cut == Answer([], 5, is_cut=True)
+
+
 def test_pull_may_begin_within_a_batch() -> None:
     within = Reader(batch_at(4, 3), b"garbage", offset=5)
 

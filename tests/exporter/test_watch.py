@@ -18,10 +18,13 @@ from sparrowmq import Admin, Message, Producer
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.client.directory_setup import make_directory
+from sparrowmq.client.operations.groups import GroupChange, update_group
+from sparrowmq.client.operations.routes import find_brokers
 from sparrowmq.errors import InvokeTimeout
 from sparrowmq.exporter import watch
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.exporter.watch import ClusterWatch
+from sparrowmq.protocol.bodies import SubscriptionGroupConfig
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -222,6 +225,11 @@ async def test_a_silent_broker_is_down_and_the_others_are_looked_at(tmp_path: Pa
             # A sum over brokers would fall now, and grow later by what is no news.
             assert growing() == [(None, None, None), (1, 0, 0)]
             assert scraped.value("sparrowmq_group_lag", group="GID_g", topic="T") == 1
+            brokers = await driver.run(find_brokers(directory.name_servers))
+            new = SubscriptionGroupConfig(group_name="GID_new")
+            await driver.run(update_group(directory, [GroupChange(brokers[1], None, new)]))
+            await scraped.watch.look()
+            assert scraped.value("sparrowmq_group_members", group="GID_new") == 0
             os.kill(servers.children()["store-2"], signal.SIGSTOP)
             await scraped.watch.look()
             assert seen() == [0, 0, 0]

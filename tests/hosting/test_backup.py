@@ -19,6 +19,7 @@ from sparrowmq.hosting import store_backup
 from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
 from sparrowmq.protocol.record import Record, encode_host
+from sparrowmq.spark.store_files import StoreFiles
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.index_file import index_file_size
 from sparrowmq.testing import EmbeddedCluster
@@ -118,6 +119,42 @@ def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> N
         back_up(store, full)
     assert back_up(store, tmp_path / "copy") == 0
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["abort", "commitlog"]
+
+
+def test_copy_that_was_interrupted_is_taken_for_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, host = tmp_path / "store", tmp_path / "copy", encode_host("127.0.0.1:10911")
+    store = open_store(FileStorage(source))
+    for n in range(80):
+        record = Record(topic="T", queue_id=0, body=b"x" * 300, born_host=host, store_host=host)
+        store.put(record, timestamp_ms=n)
+    flush(store)
+    store.close()
+    copy = store_backup._copy_file
+
+    def copy_first(path: Path, to: Path, *, begin_first: bool = False) -> int:
+        if path.parent.name == "commitlog" and any(to.parent.iterdir()):
+            raise KeyboardInterrupt
+        return copy(path, to, begin_first=begin_first)
+
+    monkeypatch.setattr(store_backup, "_copy_file", copy_first)
+    with pytest.raises(KeyboardInterrupt):
+        back_up(source, target)
+    monkeypatch.undo()
+
+    # Its last messages are there, and the others could have expired.
+    assert len(list((target / "commitlog").iterdir())) == 1
+    with pytest.raises(StoreError, match="unfinished copy"), checking(target):
+        pass
+    with pytest.raises(StoreError, match="unfinished copy"):
+        open_store(FileStorage(target))
+    with pytest.raises(StoreError, match="unfinished copy"):
+        StoreFiles(str(target))
+    with pytest.raises(StoreError, match="unfinished copy"):
+        back_up(target, tmp_path / "second")
+    with pytest.raises(UsageError, match="is an unfinished copy; remove it"):
+        back_up(source, target)
 
 
 def test_a_broker_without_messages_is_copied(tmp_path: Path) -> None:

@@ -135,9 +135,9 @@ def test_servers_serve_and_stop_cleanly_without_standard_streams(
     ports = "--nameserver-port 0 --broker-port 0 --grpc-port -1"
     line = f'exec "$0" -m sparrowmq.hosting {ports} --data "$1" {closed}'
     with subprocess.Popen(["bash", "-c", line, sys.executable, str(tmp_path)]) as process:
-        # The file is there once the store is loaded; the handlers of signals are set before.
-        abort = tmp_path / "store" / "abort"
-        wait_until("a start", lambda: abort.exists() or process.poll() is not None)
+        # The file is there once the broker has loaded its store; signals end the load itself.
+        saved = tmp_path / "store" / "config" / "consumerOffset.json"
+        wait_until("a start", lambda: saved.exists() or process.poll() is not None)
         process.terminate()
 
     assert process.returncode == 0

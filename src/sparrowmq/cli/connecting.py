@@ -24,7 +24,7 @@ from sparrowmq.cli.exit_codes import reporting_errors
 from sparrowmq.cli.option_sets import declare, options_of, parameters_of, take, with_option_sets
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.directory_setup import make_directory
-from sparrowmq.client.operations.groups import list_groups
+from sparrowmq.client.operations.groups import look_at_groups
 from sparrowmq.client.operations.topics import list_topics
 from sparrowmq.errors import (
     ConnectFailed,
@@ -79,7 +79,13 @@ def complete_from(
     return complete
 
 
-complete_topic, complete_group = complete_from(list_topics), complete_from(list_groups)
+def _list_groups(directory: Directory) -> Operation[list[str]]:
+    """Return the groups that brokers name, also while others are silent."""
+    found, _ = yield from look_at_groups(directory)
+    return found
+
+
+complete_topic, complete_group = complete_from(list_topics), complete_from(_list_groups)
 
 TopicName = Annotated[
     str, typer.Argument(metavar="TOPIC", help="the topic", autocompletion=complete_topic)

@@ -41,7 +41,7 @@ def snapshot(
     """Write every group's members, queue owners and lag as Parquet tables."""
     from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
     from sparrowmq.calling.effects import sleep
-    from sparrowmq.client.operations.groups import list_groups, take_snapshots
+    from sparrowmq.client.operations.groups import look_at_groups, take_snapshots
     from sparrowmq.model.names import check_group
     from sparrowmq.pipeline.snapshot_tables import tables_of, write_tables
 
@@ -51,7 +51,11 @@ def snapshot(
     number = 0
     while not count or number < count:
         begun_ms = monotonic_ms()
-        names = groups or cluster.run(list_groups(cluster.directory))
+        names = groups
+        if not groups:
+            names, silent = cluster.run(look_at_groups(cluster.directory))
+            for broker, error in silent.items():
+                say(f"{broker}: {error}; groups that only this broker knows are missing")
         at_ms = timestamp_ms()
         found, failures = cluster.run(
             take_snapshots(cluster.directory, names, interval_ms=round(interval * 1000))

@@ -20,7 +20,7 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.calling.repetition import repeat
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.groups import list_groups
+from sparrowmq.client.operations.groups import look_at_groups
 from sparrowmq.client.operations.overview import (
     FlowRates,
     GroupOverview,
@@ -242,11 +242,12 @@ class Watcher:
         return (RETRY_MS if self.failure else OVERVIEW_MS) / 1000
 
     async def _list_known(self) -> list[str]:
-        """Return the groups that brokers know; after an error, the groups known before."""
+        """Return the groups that brokers know; after an error also the groups known before."""
         try:
-            return await self.driver.run(list_groups(self.directory))
+            found, failures = await self.driver.run(look_at_groups(self.directory))
         except SparrowError:
             return self.names
+        return [*found, *self.names] if failures else found
 
     def _take_overview(self, found: Overview, known: list[str]) -> None:
         before, self.overview = self.overview, found

@@ -24,7 +24,7 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.calling.repetition import repeat
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, list_groups
+from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, look_at_groups
 from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import Severity, diagnose
@@ -116,11 +116,12 @@ class ClusterWatch:
         self._failure = failure
 
     async def _list_known(self) -> list[str]:
-        """Return the groups that brokers know; those known before if a broker is silent."""
+        """Return the groups that brokers know; also those known before if a broker is silent."""
         try:
-            return await self._driver.run(list_groups(self._directory))
+            found, failures = await self._driver.run(look_at_groups(self._directory))
         except SparrowError:
             return list(self._groups)
+        return [*found, *self._groups] if failures else found
 
     async def _look_at_moving(self) -> None:
         moving = {name: counts for name, counts in self._groups.items() if counts.is_moving}

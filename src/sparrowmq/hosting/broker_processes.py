@@ -17,11 +17,12 @@ import logging
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
 from sparrowmq.errors import SparrowError
+from sparrowmq.hosting.stop_at_start import StoppedAtStart
 
 LOG = logging.getLogger("sparrowmq.hosting")
 
@@ -144,6 +145,10 @@ class BrokerProcess:
             return
         assert process.stdin is not None
         process.stdin.close()
+        if self._condition is None:
+            # A process that recovers its store hears of a signal alone.
+            with suppress(ProcessLookupError):
+                process.terminate()
         try:
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await process.wait()
@@ -189,19 +194,20 @@ async def serve_brokers(
     places: Sequence[Place],
     make_order: Callable[[Place], bytes],
     *,
+    stop: asyncio.Event,
     command: Sequence[str] = (sys.executable, "-m", "sparrowmq.hosting.child_broker"),
 ) -> AsyncGenerator[BrokerProcesses]:
     """Run a broker at each place; yield the brokers once all serve.
 
-    Raises: BrokerFailed if a broker does not start.
+    Args:
+        stop: ends a start that is under way, once it is set.
+
+    Raises: BrokerFailed if a broker does not start; StoppedAtStart.
     """
     processes = [BrokerProcess(place, make_order, command) for place in places]
     keepers: list[asyncio.Task[None]] = []
     try:
-        results = await asyncio.gather(
-            *(each.start() for each in processes), return_exceptions=True
-        )
-        for result in results:
+        for result in await _start_all(processes, stop):
             if isinstance(result, BaseException):
                 raise result
         keepers = [asyncio.create_task(each.keep()) for each in processes]
@@ -211,3 +217,20 @@ async def serve_brokers(
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         await asyncio.gather(*(each.stop() for each in processes))
+
+
+async def _start_all(
+    processes: Sequence[BrokerProcess], stop: asyncio.Event
+) -> list[BaseException | None]:
+    """Start all processes; return the error of each. Raises: StoppedAtStart."""
+    starts = asyncio.gather(*(each.start() for each in processes), return_exceptions=True)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((starts, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starts.done():
+            raise StoppedAtStart
+        return starts.result()
+    finally:
+        stopping.cancel()
+        starts.cancel()
+        await asyncio.gather(starts, stopping, return_exceptions=True)

@@ -3,7 +3,8 @@
 The process prints exactly one line on stdout, once it serves: `ready nameserver=HOST:PORT
 broker=HOST:PORT`, or one of the two parts, `grpc=HOST:PORT` with a gRPC service, and
 `health=HOST:PORT` with a health port. Logs go to stderr. SIGTERM and SIGINT stop the process
-cleanly with exit code 0. Exit code 1 means that a directory or port is in use, 2 a wrong setting.
+cleanly with exit code 0; while a store is recovered, they end it at once (`stop_at_start`). Exit
+code 1 means that a directory or port is in use, 2 a wrong setting.
 Tests: test_hosting.py, cli/test_up.py.
 """
 
@@ -17,12 +18,11 @@ import ipaddress
 import logging
 import os
 import secrets
-import signal
 import socket
 import ssl
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ from sparrowmq.hosting.descriptor_limit import ensure_descriptors
 from sparrowmq.hosting.grpc_port import GrpcCertificate, is_grpc_installed, serving_grpc
 from sparrowmq.hosting.health import serve_health
 from sparrowmq.hosting.settings import PORT_MAX, HostSettings, TlsMode
+from sparrowmq.hosting.stop_at_start import STOP_SIGNALS, StoppedAtStart, stopping_at_signals
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.protocol import speedups
 from sparrowmq.protocol.signatures import Credentials
@@ -82,7 +83,7 @@ def run_both(settings: HostSettings, *, on_ready: Callable[[str], None] | None =
 
     async def serve(stop: asyncio.Event) -> None:
         _name_missing_extension()
-        async with serving_both(settings) as both:
+        async with serving_both(settings, loading=partial(stopping_at_signals, stop)) as both:
             grpc = f" grpc={both.grpc}" if both.grpc else ""
             _print_ready(f"nameserver={both.name_server} broker={both.broker}{grpc}{both.health}")
             if on_ready is not None:
@@ -108,12 +109,16 @@ class Serving(NamedTuple):
 
 @asynccontextmanager
 async def serving_both(
-    settings: HostSettings, *, wall_clock: Callable[[], int] = clock.timestamp_ms
+    settings: HostSettings,
+    *,
+    wall_clock: Callable[[], int] = clock.timestamp_ms,
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> AsyncGenerator[Serving]:
     """Run a name server and a broker in `data` on this event loop.
 
     Args:
         wall_clock: the broker's clock for messages and delays, in milliseconds since 1970.
+        loading: makes the context in which the broker loads its store.
 
     Raises: ConfigError for wrong settings; OSError or StoreError if the servers cannot start.
     """
@@ -135,6 +140,7 @@ async def serving_both(
             access=access,
             credentials=own if settings.acl else None,
             wall_clock=wall_clock,
+            loading=loading,
         ) as (broker_address, server),
         serving_grpc(
             ip,
@@ -195,7 +201,7 @@ def _run_several(settings: HostSettings, on_ready: Callable[[str], None] | None)
                 )
 
             async with (
-                serve_brokers(places, make_order) as brokers,
+                serve_brokers(places, make_order, stop=stop) as brokers,
                 _health(ip, settings, brokers) as health,
             ):
                 shown = join_address(_advertised(ip, settings.advertise), port)
@@ -268,6 +274,7 @@ def run_ordered(order: BrokerOrder) -> int:
                 name_server_tls=_own_tls(settings),
                 access=access,
                 credentials=order.own if settings.acl else None,
+                loading=partial(stopping_at_signals, stop),
             ) as (address, server),
         ):
             _print_ready(f"broker={address}")
@@ -322,6 +329,7 @@ def run_broker(settings: HostSettings) -> int:
                 access=access,
                 credentials=credentials,
                 port_option="--port",
+                loading=partial(stopping_at_signals, stop),
             ) as (address, server),
             _health(ip, settings, server) as health,
         ):
@@ -431,6 +439,7 @@ async def _broker(
     credentials: Credentials | None,
     port_option: str = "--broker-port",
     wall_clock: Callable[[], int] = clock.timestamp_ms,
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> AsyncGenerator[tuple[str, BrokerServer]]:
     """Run a broker; yield its address for clients, and the server."""
     ensure_descriptors(log_files=_count_names(root / COMMIT_LOG_DIRECTORY))
@@ -439,19 +448,20 @@ async def _broker(
     with contextlib.closing(listening):
         address = join_address(_advertised(ip, settings.advertise), listening.getsockname()[1])
         config = replace(settings.broker, address=address, retention=settings.retention)
-        server = BrokerServer(
-            root,
-            config,
-            name_servers=name_servers,
-            tls=tls.context if tls else None,
-            takes_plain=settings.tls_mode is TlsMode.PERMISSIVE,
-            name_server_tls=name_server_tls.context if name_server_tls else None,
-            salvage=settings.salvage,
-            log_file_size=settings.log_file_mib << 20,
-            access=access,
-            credentials=credentials,
-            wall_clock=wall_clock,
-        )
+        with loading():
+            server = BrokerServer(
+                root,
+                config,
+                name_servers=name_servers,
+                tls=tls.context if tls else None,
+                takes_plain=settings.tls_mode is TlsMode.PERMISSIVE,
+                name_server_tls=name_server_tls.context if name_server_tls else None,
+                salvage=settings.salvage,
+                log_file_size=settings.log_file_mib << 20,
+                access=access,
+                credentials=credentials,
+                wall_clock=wall_clock,
+            )
         try:
             await server.start(listening)
             async with _following(
@@ -471,7 +481,7 @@ def _run(
     async def run() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, stop.set)
         if settings.stop_with_stdin:
             # When the parent at the other end of the pipe ends in any way, this process stops.
@@ -494,6 +504,8 @@ def _run(
         return _fail(_describe(error), EXIT_FAILURE)
     except SparrowError as error:
         return _fail(str(error), EXIT_FAILURE)
+    except StoppedAtStart:
+        LOG.info("stopped before the store was loaded; the next start recovers it")
     return 0
 
 

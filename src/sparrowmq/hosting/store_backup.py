@@ -4,7 +4,9 @@ A part that is copied earlier refers only to parts that are copied later: the ch
 entries and records, queues and index refer to records. The log comes last; a record under way is a
 torn end. Of a directory the newest files come first: the oldest may expire meanwhile, and the copy
 then begins later, without a gap. The copy has the file `abort`: the next start recovers as after a
-crash, and keeps every message that was acknowledged before the copying began.
+crash, and keeps every message that was acknowledged before the copying began. Until the copy is on
+the disk as a whole, it has the file `copying`: without its first files it would look like a store
+whose first messages have expired.
 
 The configuration is a journal and files that replace it from time to time. It is copied again
 until no file was replaced during the copying. Tests: test_backup.py.
@@ -23,9 +25,10 @@ from sparrowmq.hosting.directory_check import ensure_store
 from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
-from sparrowmq.store.file_storage import make_root, sync_names
+from sparrowmq.store.file_storage import check_copied, make_root, sync_names
 from sparrowmq.store.message_index import INDEX_DIRECTORY
 from sparrowmq.store.message_store import ABORT_PATH, EXPIRING_PATH
+from sparrowmq.store.storage import COPYING_PATH
 
 # Files are replaced once in a few seconds at most; a copy takes hundredths of a second.
 _TRIES_MAX = 20
@@ -41,11 +44,14 @@ def back_up(source: Path, target: Path) -> int:
         target: an empty or missing directory.
 
     Raises: UsageError if `source` is not a store root, or `target` is not empty; StoreError if the
-        copy fails.
+        copy fails, or `source` is an unfinished copy.
     """
     ensure_store(source)
+    check_copied(source)
     if target.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{target} is in {source}, which is to be copied; give another directory")
+    if (target / COPYING_PATH).exists():
+        raise UsageError(f"{target} is an unfinished copy; remove it, or give another directory")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target} is there already; give a directory that is empty or new")
     try:
@@ -57,6 +63,8 @@ def back_up(source: Path, target: Path) -> int:
 
 def _back_up(source: Path, target: Path) -> int:
     make_root(target)
+    (target / COPYING_PATH).touch(_FILE_MODE)
+    sync_names(target)
     (target / ABORT_PATH).touch(_FILE_MODE)
     copied = 0
     for name in (CHECKPOINT_PATH, EXPIRING_PATH):
@@ -65,6 +73,8 @@ def _back_up(source: Path, target: Path) -> int:
     copied += _copy_tree(source / INDEX_DIRECTORY, target / INDEX_DIRECTORY, begin_first=True)
     for name in (CONSUME_QUEUE_DIRECTORY, COMMIT_LOG_DIRECTORY):
         copied += _copy_tree(source / name, target / name)
+    sync_names(target)
+    (target / COPYING_PATH).unlink()
     sync_names(target)
     return copied
 

@@ -35,6 +35,7 @@ from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ENTRY, FILLER_SIZE
 from sparrowmq.store.journal import find_batches
+from sparrowmq.store.storage import COPYING_PATH, unfinished_copy
 
 ENTRY_TYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert ENTRY_TYPE.itemsize == ENTRY_SIZE
@@ -179,7 +180,7 @@ class StoreFiles:
     Args:
         path: the store's root, Apache's `storePathRootDir`.
 
-    Raises: StoreError if the directory is not a store.
+    Raises: StoreError if the directory is not a store, or is an unfinished copy.
     """
 
     def __init__(self, path: str) -> None:
@@ -191,6 +192,8 @@ class StoreFiles:
                     f"that holds {COMMIT_LOG_DIRECTORY!r} and {CONSUME_QUEUE_DIRECTORY!r}, on "
                     f"every machine that reads"
                 )
+        if (self.root / COPYING_PATH).exists():
+            raise unfinished_copy(self.root)
         self.log = ReadOnlySeries(self.root / COMMIT_LOG_DIRECTORY)
 
     def topics(self) -> list[str]:

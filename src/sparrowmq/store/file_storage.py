@@ -24,7 +24,14 @@ from functools import partial
 from pathlib import Path
 
 from sparrowmq.errors import StoreError
-from sparrowmq.store.storage import Bytes, DiskSpace, StorageFile, is_shortage
+from sparrowmq.store.storage import (
+    COPYING_PATH,
+    Bytes,
+    DiskSpace,
+    StorageFile,
+    is_shortage,
+    unfinished_copy,
+)
 
 # Descriptors of unpinned files that stay open; a broker with 100,000 queues must not run out.
 _OPEN_FILES_MAX = 512
@@ -168,7 +175,11 @@ class FileStorage:
         return full_path
 
     def lock(self) -> None:
-        """Take both locks of the directory. Raises: StoreError if another store has one."""
+        """Take both locks of the directory.
+
+        Raises: StoreError if another store has one, or the directory is an unfinished copy.
+        """
+        check_copied(self._root)
         directory_fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(directory_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -394,7 +405,11 @@ class ReadOnlyStorage:
         self._fds: list[int] = []
 
     def lock(self) -> None:
-        """Lock out processes that write here. Raises: StoreError if one is writing."""
+        """Lock out processes that write here.
+
+        Raises: StoreError if one is writing, or the directory is an unfinished copy.
+        """
+        check_copied(self._root)
         self._fds.append(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
             fcntl.flock(self._fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -450,6 +465,12 @@ class ReadOnlyStorage:
 
     def sync_all(self, files: Sequence[StorageFile], directories: Sequence[str]) -> None:
         """Do nothing."""
+
+
+def check_copied(root: str | Path) -> None:
+    """Raise StoreError for an unfinished copy: any of its messages may be missing."""
+    if os.path.lexists(os.path.join(root, COPYING_PATH)):
+        raise unfinished_copy(root)
 
 
 def _not_locked(root: str, error: OSError) -> StoreError:

@@ -20,7 +20,12 @@ import errno
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from sparrowmq.errors import StoreError
+
 Bytes: TypeAlias = bytes | bytearray | memoryview
+
+# This file is in a directory from the beginning of a backup into it until the backup is complete.
+COPYING_PATH = "copying"
 
 # Temporary shortages of the process. They say nothing about the disk, and the call can be repeated.
 _SHORTAGES = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
@@ -161,6 +166,14 @@ class Storage(Protocol):
         Raises: OSError if a sync fails; other syncs may not have been tried then.
         """
         ...
+
+
+def unfinished_copy(root: object) -> StoreError:
+    """Return the error for a directory that has the file `COPYING_PATH`."""
+    return StoreError(
+        f"the directory {str(root)!r} is an unfinished copy, which lacks messages; "
+        f"copy the store again"
+    )
 
 
 def write_file(storage: Storage, path: str, data: bytes) -> None:

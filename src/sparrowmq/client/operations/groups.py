@@ -45,14 +45,26 @@ RETRIES_MAX = 1_024
 
 
 def list_groups(directory: Directory) -> Operation[list[str]]:
-    """Return the groups that any master knows, without RocketMQ's own, in the order of names.
+    """Return the groups that any broker knows, without RocketMQ's own, in the order of names.
 
     Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
     """
-    addresses = yield from master_addresses(directory)
-    tables = yield from gather([_ask_groups(directory, a) for a in addresses], name="groups")
-    names = {name for table in tables for name in table}
-    return sorted(name for name in names if not is_system_group(name))
+    found, failures = yield from look_at_groups(directory)
+    for failure in failures.values():
+        raise failure
+    return found
+
+
+def look_at_groups(directory: Directory) -> Operation[tuple[list[str], dict[str, SparrowError]]]:
+    """Return the groups as `list_groups`, and the errors of brokers that fail, by their names.
+
+    Raises: RouteError if no broker is known; ConnectFailed, BrokerError, TransportError if all of
+    them fail.
+    """
+    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    tables, failures = yield from _ask_all(directory, brokers)
+    names = {name for table in tables.values() for name in table}
+    return sorted(name for name in names if not is_system_group(name)), failures
 
 
 def take_snapshots(
@@ -128,10 +140,7 @@ def look_at_group_settings(
     """
     group = directory.namespace.wrap(group)
     brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
-    outcomes = yield from gather_outcomes(
-        [_ask_groups(directory, broker.address) for broker in brokers], name="groups"
-    )
-    tables, failures = split_outcomes([broker.name for broker in brokers], outcomes)
+    tables, failures = yield from _ask_all(directory, brokers)
     found = [(each, tables[each.name].get(group)) for each in brokers if each.name in tables]
     return found, failures
 
@@ -271,6 +280,16 @@ def delete_group(directory: Directory, group: str) -> Operation[None]:
     # Brokers leave these topics to tools, and deleting an unknown topic is not an error.
     for topic in (retry_topic(wrapped), dlq_topic(wrapped)):
         yield from delete_topic(directory, topic)
+
+
+def _ask_all(
+    directory: Directory, brokers: Sequence[BrokerAt]
+) -> Operation[tuple[dict[str, dict[str, SubscriptionGroupConfig]], dict[str, SparrowError]]]:
+    """Return the groups' settings at each broker that answers, and the errors of the others."""
+    outcomes = yield from gather_outcomes(
+        [_ask_groups(directory, broker.address) for broker in brokers], name="groups"
+    )
+    return split_outcomes([broker.name for broker in brokers], outcomes)
 
 
 def _ask_groups(

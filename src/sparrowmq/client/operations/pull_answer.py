@@ -24,7 +24,7 @@ from sparrowmq.client.operations.send_back import send_dead_letter
 from sparrowmq.client.subscriber import MessagePassedOver, Subscriber
 from sparrowmq.errors import SparrowError, UnreadableMessage
 from sparrowmq.model import MessageExt, MessageQueue, UnreadablePolicy
-from sparrowmq.protocol.record import Unreadable, decode_messages
+from sparrowmq.protocol.record import Decoded, Unreadable, decode_messages, scan_records
 
 
 class Answer(NamedTuple):
@@ -76,8 +76,9 @@ def read_answer(
             following = messages[-1].queue_offset + 1
         try:
             if part.unreadable is not None:
-                yield from _pass_over(subscriber, queue, part.unreadable, policy)
-                following = part.unreadable.next_offset
+                behind = _offset_behind(part, result)
+                yield from _pass_over(subscriber, queue, part.unreadable, policy, behind=behind)
+                following = behind
             elif part.fault is not None:
                 raise UnreadableMessage(
                     f"the record from offset {following} of {_name(queue)} on is damaged "
@@ -94,9 +95,25 @@ def read_answer(
         part = decode_messages(records, broker_name=queue.broker_name, at=at, room_bytes=room)
 
 
+def _offset_behind(part: Decoded, result: PullReply) -> int:
+    """Return the offset behind the unreadable message at which a part of an answer ends.
+
+    A batch among the dead letters, or that is tried again, has one offset for all of its messages.
+    """
+    assert part.unreadable is not None
+    offsets = (offset for _, _, offset in scan_records(result.records[part.end :]))
+    return min(part.unreadable.next_offset, next(offsets, result.next_offset))
+
+
 def _pass_over(
-    subscriber: Subscriber, queue: MessageQueue, unreadable: Unreadable, policy: UnreadablePolicy
+    subscriber: Subscriber,
+    queue: MessageQueue,
+    unreadable: Unreadable,
+    policy: UnreadablePolicy,
+    *,
+    behind: int,
 ) -> Operation[None]:
+    """Pass over a message, or stop at it; `behind` is the offset at which others follow."""
     message, reason = unreadable
     what = (
         f"message {message.msg_id} at offset {message.queue_offset} of {_name(queue)} cannot be "
@@ -105,7 +122,7 @@ def _pass_over(
     if policy is UnreadablePolicy.STOP:
         raise UnreadableMessage(
             f"{what}; to go on without it, give unreadable_policy=UnreadablePolicy.SKIP or "
-            f"DEAD_LETTER, or set the group's offset to {unreadable.next_offset}"
+            f"DEAD_LETTER, or set the group's offset to {behind}"
         )
     if policy is UnreadablePolicy.DEAD_LETTER:
         try:
