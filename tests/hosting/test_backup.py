@@ -14,7 +14,7 @@ import pytest
 
 from small_stores import SMALL, all_records, find_records, flush, open_store
 from sparrowmq import Admin, Message, PollConsumer, Producer
-from sparrowmq.errors import StoreError, UsageError
+from sparrowmq.errors import SparrowError, StoreError, UsageError
 from sparrowmq.hosting import store_backup
 from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
@@ -155,6 +155,17 @@ def test_copy_that_was_interrupted_is_taken_for_no_store(
         back_up(target, tmp_path / "second")
     with pytest.raises(UsageError, match="is an unfinished copy; remove it"):
         back_up(source, target)
+
+
+def test_directory_that_the_system_refuses_is_an_error_of_the_store(tmp_path: Path) -> None:
+    store, refused = tmp_path / "store", tmp_path / ("x" * 300)
+    (store / "commitlog").mkdir(parents=True)
+
+    with pytest.raises(StoreError, match=r"the copy cannot begin: .*: File name too long"):
+        back_up(store, refused)
+    # Later versions of Python take it for a name of nothing.
+    with pytest.raises(SparrowError, match=r"cannot be read|is not a directory"), checking(refused):
+        pass
 
 
 def test_a_broker_without_messages_is_copied(tmp_path: Path) -> None:

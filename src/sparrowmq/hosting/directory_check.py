@@ -23,13 +23,17 @@ __all__ = ["FileFinding", "Soundness", "checking"]
 def checking(root: Path) -> Generator[Iterator[FileFinding]]:
     """Yield an iterator of a store root's findings; a lock keeps brokers from starting meanwhile.
 
-    Raises: UsageError if the directory is not a store root; StoreError if a process uses it.
+    Raises: UsageError if the directory is not a store root; StoreError if a process uses it,
+        or it cannot be read.
     """
-    if not root.is_dir():
-        raise UsageError(f"{root} is not a directory")
-    ensure_store(root)
-    storage = ReadOnlyStorage(root)
-    storage.lock()
+    try:
+        if not root.is_dir():
+            raise UsageError(f"{root} is not a directory")
+        ensure_store(root)
+        storage = ReadOnlyStorage(root)
+        storage.lock()
+    except OSError as error:
+        raise StoreError(f"the store cannot be read: {error}") from error
     try:
         yield _check(storage)
     finally:

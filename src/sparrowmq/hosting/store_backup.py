@@ -46,6 +46,21 @@ def back_up(source: Path, target: Path) -> int:
     Raises: UsageError if `source` is not a store root, or `target` is not empty; StoreError if the
         copy fails, or `source` is an unfinished copy.
     """
+    try:
+        _check_places(source, target)
+        make_root(target)
+    except OSError as error:
+        reason = f"{error.filename or target}: {error.strerror}"
+        raise StoreError(f"the copy cannot begin: {reason}") from error
+    try:
+        return _back_up(source, target)
+    except OSError as error:
+        reason = f"{error.filename or target}: {error.strerror}"
+        raise StoreError(f"the copy is not complete: {reason}; remove {target}") from error
+
+
+def _check_places(source: Path, target: Path) -> None:
+    """Raise UsageError or StoreError for a wrong source or target; OSError for a hidden one."""
     ensure_store(source)
     check_copied(source)
     if target.resolve().is_relative_to(source.resolve()):
@@ -54,15 +69,9 @@ def back_up(source: Path, target: Path) -> int:
         raise UsageError(f"{target} is an unfinished copy; remove it, or give another directory")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target} is there already; give a directory that is empty or new")
-    try:
-        return _back_up(source, target)
-    except OSError as error:
-        reason = f"{error.filename or target}: {error.strerror}"
-        raise StoreError(f"the copy is not complete: {reason}; remove {target}") from error
 
 
 def _back_up(source: Path, target: Path) -> int:
-    make_root(target)
     (target / COPYING_PATH).touch(_FILE_MODE)
     sync_names(target)
     (target / ABORT_PATH).touch(_FILE_MODE)
