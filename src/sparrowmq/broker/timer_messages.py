@@ -70,6 +70,9 @@ KEYS_MAX = 100_000
 _HASH_MAX = 2**31 - 1
 # The offset of a recalled message.
 RECALLED_OFFSET = "TIMER_DEL_QUEUE_OFFSET"
+# RocketMQ stores a message again that waits for longer than two days, and counts that here. Both
+# have the same time, and at it RocketMQ delivers the last one alone.
+_ROLL_TIMES = "TIMER_ROLL_TIMES"
 # The key that ends a message which was stored again: RocketMQ finds none with it.
 _AGAIN = "stored again"
 # The properties of a waiting message that the record which ends it has too.
@@ -118,6 +121,8 @@ class TimerMessages:
         # By slot the keys of recalls that name no offset.
         self._keys: dict[int, set[str]] = {}
         self._key_count = 0
+        # By slot under delivery the keys of the messages that were put.
+        self._put_keys: dict[int, set[str]] = {}
         # From `_begin` on: messages that were recalled or stored again before their time.
         self._ended: set[int] = set()
         self.is_changed = False
@@ -203,6 +208,7 @@ class TimerMessages:
             else:
                 del self._slots[slot]
                 self._key_count -= len(self._keys.pop(slot, ()))
+                self._put_keys.pop(slot, None)
             self.is_changed |= len(kept) < len(offsets)
         for slot in waiting:
             heappush(self._order, slot)
@@ -259,8 +265,13 @@ class TimerMessages:
         record.topic, record.queue_id = topic, queue_id
         if self._has_key(properties) or self._was_delivered(record, properties):
             return False
+        key, put = _key_of(properties), self._put_keys.setdefault(_slot_of(properties), set())
+        if _ROLL_TIMES in properties and key in put:
+            return False
         waited_at = TIMER_TOPIC, 0, offset
         status = put_moved(self._store, record, waited_at=waited_at, timestamp_ms=timestamp_ms)
+        if status is PutStatus.PUT_OK and PROPERTY_UNIQ_KEY in properties:
+            put.add(key)
         return None if status is PutStatus.SERVICE_NOT_AVAILABLE else status is PutStatus.PUT_OK
 
     def _was_delivered(self, record: Record, properties: Mapping[str, str]) -> bool:
@@ -374,7 +385,7 @@ class TimerMessages:
         is_own = key.startswith(_key(properties.get(PROPERTY_REAL_TOPIC, ""), ""))
         if not is_own or self._key_count >= KEYS_MAX:
             return
-        slot = _slot(_out_ms(properties))
+        slot = _slot_of(properties)
         # The keys go with the slot, which may have no message yet.
         self._offsets_of(slot)
         keys = self._keys.setdefault(slot, set())
@@ -383,11 +394,8 @@ class TimerMessages:
 
     def _has_key(self, properties: Mapping[str, str]) -> bool:
         """Return whether a waiting message was recalled by its key."""
-        keys = self._keys.get(_slot(_out_ms(properties)))
-        if keys is None:
-            return False
-        topic, msg_id = properties.get(PROPERTY_REAL_TOPIC), properties.get(PROPERTY_UNIQ_KEY)
-        return _key(topic or "", msg_id or "") in keys
+        keys = self._keys.get(_slot_of(properties))
+        return keys is not None and _key_of(properties) in keys
 
 
 def _key(topic: str, msg_id: str) -> str:
@@ -396,6 +404,11 @@ def _key(topic: str, msg_id: str) -> str:
     A topic has no plus sign.
     """
     return f"{topic}+{msg_id}"
+
+
+def _key_of(properties: Mapping[str, str]) -> str:
+    """Return the key of a waiting message."""
+    return _key(properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_UNIQ_KEY, ""))
 
 
 def _ending(waiting: Record, offset: int, *, key: str) -> Record:
@@ -413,6 +426,11 @@ def _ending(waiting: Record, offset: int, *, key: str) -> Record:
 def _slot(due_ms: int) -> int:
     """Return the first slot that ends at a time, or later."""
     return -(-due_ms // SLOT_MS)
+
+
+def _slot_of(properties: Mapping[str, str]) -> int:
+    """Return the slot of a waiting message or of a recall."""
+    return _slot(_out_ms(properties))
 
 
 def _out_ms(properties: Mapping[str, str]) -> int:
