@@ -246,6 +246,48 @@ def test_producer_recalls_no_message_by_its_offset(rig: Any) -> None:
     assert bodies(rig) == [b"other's"]
 
 
+def test_recall_of_rocketmq_holds_in_a_store_that_comes_from_there(rig: Any) -> None:
+    """Source: RecallMessageProcessor.buildMessage of 5.5.0, whose records name no offset."""
+    due_ms = rig.timestamp_ms + 2_000
+    for body, msg_id in ((b"recalled", "ID1"), (b"kept", "ID2")):
+        send(rig, body, msg_id=msg_id, TIMER_DELIVER_MS=due_ms)
+    named: dict[str, Any] = {"TIMER_DELIVER_MS": due_ms, "TIMER_DEL_UNIQKEY": "T+ID1"}
+    send(rig, b"0", msg_id="ID1", **named)
+    # A producer of another topic may not recall the topic's messages.
+    rig.create_topic("other", 4)
+    send(rig, b"0", topic="other", **(named | {"TIMER_DEL_UNIQKEY": "T+ID2"}))
+
+    again = rig.restart()
+    again.advance(3_000)
+
+    assert bodies(again) == [b"kept"]
+    assert again.broker.state.timers._keys == {}
+    assert again.broker.state.timers._key_count == 0
+    again.store.close()
+
+
+def test_message_that_rocketmq_has_stored_again_comes_once(rig: Any) -> None:
+    """Source: TimerMessageStore.doEnqueue of 5.5.0: the first one stays in the topic."""
+    due_ms = rig.timestamp_ms + 2_000
+    for msg_id in ("ID1", "ID2"):
+        send(rig, msg_id.encode(), msg_id=msg_id, TIMER_DELIVER_MS=due_ms)
+    (again, _) = rig.records(TIMER_TOPIC, 0)
+    again.properties += "TIMER_ROLL_TIMES\x011\x02"
+    rig.store.put(again, timestamp_ms=rig.timestamp_ms)
+    rig.advance(3_000)
+
+    assert bodies(rig) == [b"ID1", b"ID2"]
+    assert rig.broker.state.timers._put_keys == {}
+
+
+def test_recall_has_the_key_that_rocketmq_knows_the_message_by(rig: Any) -> None:
+    """Source: TimerMessageStore.buildDeleteKey of 5.3.2 to 5.5.0."""
+    recall(rig, send_for_handle(rig, msg_id="ID1", TIMER_DELAY_MS=2_000))
+
+    (_, ending) = rig.records(TIMER_TOPIC, 0)
+    assert parse_properties(ending.properties)["TIMER_DEL_UNIQKEY"] == "T+ID1"
+
+
 def refuse_to_write(*_: object) -> None:
     raise OSError(errno.ENOSPC, "no space left on this disk")
 

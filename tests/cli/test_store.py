@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sparrowmq import Message, Producer
+from sparrowmq import Message, PollConsumer, Producer
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -56,6 +57,25 @@ def test_check_of_a_store_in_use_stopped_killed_and_damaged(tmp_path: Path) -> N
     assert damaged.returncode == 1
     assert "the record at byte 0 is damaged; valid ones follow" in damaged.stdout
     assert " damaged" in damaged.stderr
+
+
+def test_store_without_its_topics_is_damaged_and_its_broker_says_so(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path) as cluster:
+        fill(cluster)
+        cluster.stop()
+        shutil.rmtree(tmp_path / "store" / "config")
+        (tmp_path / "store" / "config").mkdir()
+        found = check(tmp_path / "store")
+        cluster.start()
+        log = cluster.log_path.read_text()
+        cluster.create_topic("T", queues=2)
+        with PollConsumer("GID_c", "T", name_server=cluster.name_server, start="first") as consumer:
+            bodies = {message.body for _, message in zip(range(20), consumer, strict=False)}
+
+    words = "config/topics.json is missing, and the topics of the messages are unknown"
+    assert (found.returncode, words in found.stdout.replace("\n", "")) == (1, True)
+    assert words in log
+    assert bodies == {b"%d" % n for n in range(20)}
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,16 @@ def test_start_and_a_topic_take_little_of_the_processor() -> None:
     assert min(start() for _ in range(3)) < START_CPU_S_MAX / 3
 
 
-def own_threads() -> set[threading.Thread]:
-    """Return the threads that the package has started; Spark's of other tests come and go."""
-    return {each for each in threading.enumerate() if each.name.startswith("sparrowmq-")}
+def cluster_threads() -> set[threading.Thread]:
+    """Return the threads of clusters: each ends after all that its servers have started.
+
+    A cluster of other tests may run, and start and end threads of its own.
+    """
+    return {each for each in threading.enumerate() if each.name == "sparrowmq-cluster"}
 
 
 def test_it_leaves_nothing_behind_and_starts_again() -> None:
-    threads = own_threads()
+    threads = cluster_threads()
     running = InProcessCluster()
     for _ in range(2):
         running.start()
@@ -72,14 +75,14 @@ def test_it_leaves_nothing_behind_and_starts_again() -> None:
         running.close()
         running.close()
 
-        assert own_threads() <= threads
+        assert cluster_threads() == threads
 
 
 def test_interrupted_start_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    threads = own_threads()
+    threads = cluster_threads()
     wait = threading.Event.wait
 
     def wait_and_interrupt(event: threading.Event, timeout: float | None = None) -> bool:
@@ -92,7 +95,7 @@ def test_interrupted_start_leaves_nothing_behind(
     with pytest.raises(KeyboardInterrupt), InProcessCluster():
         pytest.fail("the cluster started")
 
-    assert own_threads() <= threads
+    assert cluster_threads() == threads
     assert not list(tmp_path.iterdir())
 
 

@@ -56,6 +56,12 @@ CONFIG_DIRECTORY = "config"
 
 T = TypeVar("T", bound=Struct)
 
+# What is wrong with a store that has messages, and no topics were ever saved.
+TOPICS_MISSING = (
+    f"{CONFIG_DIRECTORY}/{TOPICS_FILE} is missing, and the topics of the messages are unknown; "
+    f"restore it from a copy, or create the topics again"
+)
+
 
 class SavedConfig(NamedTuple):
     """The tables that were saved.
@@ -66,6 +72,11 @@ class SavedConfig(NamedTuple):
 
     tables: SavedTables
     losses: list[str]
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether topics were ever saved; each broker with messages has saved their topics."""
+        return self.tables.topics is not None or bool(self.tables.changes)
 
 
 def read_tables(storage: Storage) -> SavedConfig:

@@ -19,7 +19,7 @@ from typing import Any
 
 from sparrowmq.broker.broker import Broker
 from sparrowmq.broker.config import BrokerConfig
-from sparrowmq.broker.config_files import SavedConfig, read_tables
+from sparrowmq.broker.config_files import TOPICS_MISSING, SavedConfig, read_tables
 from sparrowmq.broker.host import BrokerHost, Round, RoundLane, attempt
 from sparrowmq.calling import clock
 from sparrowmq.calling.async_driver import AsyncDriver
@@ -94,7 +94,7 @@ class BrokerServer:
                 config,
                 self._store,
                 random_below=random.Random().randrange,
-                saved=self._read_tables().tables,
+                saved=self._read_tables(root).tables,
                 now_ms=clock.monotonic_ms(),
                 timestamp_ms=wall_clock(),
                 access=access,
@@ -225,10 +225,12 @@ class BrokerServer:
                 RESERVED_HOURS,
             )
 
-    def _read_tables(self) -> SavedConfig:
+    def _read_tables(self, root: Path) -> SavedConfig:
         saved = read_tables(self._storage)
         for loss in saved.losses:
             LOG.error("the configuration was damaged: %s", loss)
+        if self._store.queues.by_key and not saved.has_topics:
+            LOG.error("store %s lacks its configuration: %s", root, TOPICS_MISSING)
         return saved
 
     async def start(self, listening: socket.socket) -> None:

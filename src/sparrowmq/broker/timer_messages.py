@@ -17,7 +17,8 @@ the retention, is stored again at the topic's end; a record behind it ends the f
 
 A recall is a record of the timer topic too: it names the message, and ends it when it is read. Once
 a recall is asked for, the message waits for the recall's record, so a recall that is confirmed
-holds.
+holds. RocketMQ's own recalls, in a store that comes from there, name no offset: a message with the
+key of one is not delivered at its time.
 
 Source: TimerMessageStore.java, HookUtils.java of 5.5.0. Differs from RocketMQ: the time is kept to
 the millisecond and never rounded down to the second before; the wheel is in memory alone.
@@ -63,10 +64,15 @@ ADVANCE_PER_TICK = 1_024
 FOUND_PER_STEP = 256
 # The most messages that wait: some 60 MB. Further ones are refused.
 WAITING_MAX = 1_000_000
+# The keys of RocketMQ's recalls that are remembered, some 20 MB.
+KEYS_MAX = 100_000
 # The highest hash of a tag; times are higher.
 _HASH_MAX = 2**31 - 1
 # The offset of a recalled message.
 RECALLED_OFFSET = "TIMER_DEL_QUEUE_OFFSET"
+# RocketMQ stores a message again that waits for longer than two days, and counts that here. Both
+# have the same time, and at it RocketMQ delivers the last one alone.
+_ROLL_TIMES = "TIMER_ROLL_TIMES"
 # The key that ends a message which was stored again: RocketMQ finds none with it.
 _AGAIN = "stored again"
 # The properties of a waiting message that the record which ends it has too.
@@ -112,6 +118,11 @@ class TimerMessages:
         # Messages that are to be recalled, and the ends of the records that say so: these are not
         # read yet.
         self._recalled: dict[int, int] = {}
+        # By slot the keys of recalls that name no offset.
+        self._keys: dict[int, set[str]] = {}
+        self._key_count = 0
+        # By slot under delivery the keys of the messages that were put.
+        self._put_keys: dict[int, set[str]] = {}
         # From `_begin` on: messages that were recalled or stored again before their time.
         self._ended: set[int] = set()
         self.is_changed = False
@@ -196,6 +207,8 @@ class TimerMessages:
                 waiting.append(slot)
             else:
                 del self._slots[slot]
+                self._key_count -= len(self._keys.pop(slot, ()))
+                self._put_keys.pop(slot, None)
             self.is_changed |= len(kept) < len(offsets)
         for slot in waiting:
             heappush(self._order, slot)
@@ -228,13 +241,16 @@ class TimerMessages:
         return 0 if is_recall else _out_ms(properties)
 
     def _file(self, offset: int, due_ms: int) -> None:
-        slot = _slot(due_ms)
+        self._offsets_of(_slot(due_ms)).append(offset)
+        self._filed += 1
+
+    def _offsets_of(self, slot: int) -> array[int]:
+        """Return the offsets of a slot, which is made if there is none."""
         offsets = self._slots.get(slot)
         if offsets is None:
             offsets = self._slots[slot] = array("q")
             heappush(self._order, slot)
-        offsets.append(offset)
-        self._filed += 1
+        return offsets
 
     def _deliver(
         self, offset: int, timestamp_ms: int, has_topic: Callable[[str], bool]
@@ -247,10 +263,15 @@ class TimerMessages:
         if record is None or queue_id is None or not has_topic(topic):
             return False
         record.topic, record.queue_id = topic, queue_id
-        if self._was_delivered(record, properties):
+        if self._has_key(properties) or self._was_delivered(record, properties):
+            return False
+        key, put = _key_of(properties), self._put_keys.setdefault(_slot_of(properties), set())
+        if _ROLL_TIMES in properties and key in put:
             return False
         waited_at = TIMER_TOPIC, 0, offset
         status = put_moved(self._store, record, waited_at=waited_at, timestamp_ms=timestamp_ms)
+        if status is PutStatus.PUT_OK and PROPERTY_UNIQ_KEY in properties:
+            put.add(key)
         return None if status is PutStatus.SERVICE_NOT_AVAILABLE else status is PutStatus.PUT_OK
 
     def _was_delivered(self, record: Record, properties: Mapping[str, str]) -> bool:
@@ -274,7 +295,7 @@ class TimerMessages:
                 if timestamp_ms - stored_ms <= self._again_after_ms() or offset in self._recalled:
                     break
                 record = self._record(offset)
-                if record is not None:
+                if record is not None and not self._has_key(parse_properties(record.properties)):
                     # A kill before the progress is saved lets both be read again.
                     ending = _ending(record, offset, key=_AGAIN)
                     result = self._store.put(record, timestamp_ms=timestamp_ms)
@@ -333,7 +354,7 @@ class TimerMessages:
         real = replace(waiting, topic=topic, queue_id=_number(queue_id) or 0)
         if self._was_delivered(real, properties):
             return None
-        return _ending(waiting, offset, key=f"{topic}_{msg_id}")
+        return _ending(waiting, offset, key=_key(topic, msg_id))
 
     def note_recall(self, offset: int, *, end_position: int) -> None:
         """Hold a message until the record that recalls it is read; it ends at a position."""
@@ -351,11 +372,43 @@ class TimerMessages:
         if PROPERTY_TIMER_DEL_UNIQKEY not in properties:
             return False
         recalled = _number(properties.get(RECALLED_OFFSET))
-        # RocketMQ's recalls name no offset.
-        if recalled is not None and recalled >= self._begin:
+        if recalled is None:
+            self._note_key(properties)
+        elif recalled >= self._begin:
             self._recalled.pop(recalled, None)
             self._ended.add(recalled)
         return True
+
+    def _note_key(self, properties: Mapping[str, str]) -> None:
+        """Note the key of a recall of RocketMQ's; only one of its own topic recalls a message."""
+        key = properties[PROPERTY_TIMER_DEL_UNIQKEY]
+        is_own = key.startswith(_key(properties.get(PROPERTY_REAL_TOPIC, ""), ""))
+        if not is_own or self._key_count >= KEYS_MAX:
+            return
+        slot = _slot_of(properties)
+        # The keys go with the slot, which may have no message yet.
+        self._offsets_of(slot)
+        keys = self._keys.setdefault(slot, set())
+        self._key_count += key not in keys
+        keys.add(key)
+
+    def _has_key(self, properties: Mapping[str, str]) -> bool:
+        """Return whether a waiting message was recalled by its key."""
+        keys = self._keys.get(_slot_of(properties))
+        return keys is not None and _key_of(properties) in keys
+
+
+def _key(topic: str, msg_id: str) -> str:
+    """Return the key by which RocketMQ's recalls name a message: TimerMessageStore.buildDeleteKey.
+
+    A topic has no plus sign.
+    """
+    return f"{topic}+{msg_id}"
+
+
+def _key_of(properties: Mapping[str, str]) -> str:
+    """Return the key of a waiting message."""
+    return _key(properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_UNIQ_KEY, ""))
 
 
 def _ending(waiting: Record, offset: int, *, key: str) -> Record:
@@ -373,6 +426,11 @@ def _ending(waiting: Record, offset: int, *, key: str) -> Record:
 def _slot(due_ms: int) -> int:
     """Return the first slot that ends at a time, or later."""
     return -(-due_ms // SLOT_MS)
+
+
+def _slot_of(properties: Mapping[str, str]) -> int:
+    """Return the slot of a waiting message or of a recall."""
+    return _slot(_out_ms(properties))
 
 
 def _out_ms(properties: Mapping[str, str]) -> int:

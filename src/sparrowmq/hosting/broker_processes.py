@@ -18,6 +18,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 
@@ -226,7 +227,8 @@ async def _start_all(
     starts = asyncio.gather(*(each.start() for each in processes), return_exceptions=True)
     stopping = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait((starts, stopping), return_when=asyncio.FIRST_COMPLETED)
+        both: tuple[asyncio.Future[Any], ...] = (starts, stopping)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not starts.done():
             raise StoppedAtStart
         return starts.result()

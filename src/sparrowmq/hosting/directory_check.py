@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sparrowmq.broker.config_files import CONFIG_DIRECTORY, read_tables
+from sparrowmq.broker.config_files import CONFIG_DIRECTORY, TOPICS_MISSING, read_tables
 from sparrowmq.errors import SparrowError, StoreError, UsageError
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.config import StoreConfig
@@ -56,13 +56,16 @@ def ensure_store(root: Path) -> None:
 
 def _check(storage: ReadOnlyStorage) -> Iterator[FileFinding]:
     try:
-        yield from StoreCheck(storage, StoreConfig()).run()
-        yield from _check_tables(storage)
+        check = StoreCheck(storage, StoreConfig())
+        yield from check.run()
+        # A power cut may keep a first message and lose its topic; a clean stop loses neither.
+        yield from _check_tables(storage, has_topics=check.is_stopped and check.has_messages)
     except OSError as error:
         raise StoreError(f"the store cannot be read: {error}") from error
 
 
-def _check_tables(storage: ReadOnlyStorage) -> Iterator[FileFinding]:
+def _check_tables(storage: ReadOnlyStorage, *, has_topics: bool) -> Iterator[FileFinding]:
+    """Yield the finding on the configuration, which must have topics if `has_topics`."""
     try:
         saved = read_tables(storage)
     except SparrowError as error:
@@ -72,5 +75,8 @@ def _check_tables(storage: ReadOnlyStorage) -> Iterator[FileFinding]:
     topics = len(tables.topics.topic_config_table) if tables.topics else 0
     groups = len(tables.groups.subscription_group_table) if tables.groups else 0
     text = f"{topics:,} topics, {groups:,} groups, {len(tables.changes):,} changes in the journal"
-    state = Soundness.DAMAGED if saved.losses else Soundness.SOUND
-    yield FileFinding(CONFIG_DIRECTORY, state, "; ".join([text, *saved.losses]))
+    losses = list(saved.losses)
+    if has_topics and not saved.has_topics:
+        losses.append(TOPICS_MISSING)
+    state = Soundness.DAMAGED if losses else Soundness.SOUND
+    yield FileFinding(CONFIG_DIRECTORY, state, "; ".join([text, *losses]))

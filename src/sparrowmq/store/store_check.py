@@ -132,6 +132,16 @@ class StoreCheck:
         self._log_end = 0
         self._queues: dict[QueueKey, _Queue] = {}
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the store was stopped cleanly."""
+        return self._is_stopped
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether `run` has found a message that readers see."""
+        return bool(self._queues)
+
     def run(self) -> Iterator[FileFinding]:
         """Yield a finding for each log file, each queue, each index file, and the other files.
 
