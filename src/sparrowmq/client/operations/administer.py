@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sparrowmq.calling.effects import Operation, now, sleep
 from sparrowmq.client.arguments import check_offset, check_queue, check_timestamp
 from sparrowmq.client.directory import Directory, QueueLag
-from sparrowmq.client.operations.gather import gather, gather_outcomes, split_outcomes
+from sparrowmq.client.operations.gather import gather, gather_outcomes, raise_first, split_outcomes
 from sparrowmq.client.operations.heartbeats import (
     consumer_connections,
     consumer_list,
@@ -414,8 +414,7 @@ def query_message(
         begin_timestamp_ms=begin_timestamp_ms,
         end_timestamp_ms=end_timestamp_ms,
     )
-    for failure in failures.values():
-        raise failure
+    raise_first(failures)
     return found
 
 
@@ -512,8 +511,7 @@ def view_message(directory: Directory, topic: str, msg_id: str) -> Operation[Mes
     found, failures = yield from look_for_messages(directory, topic, msg_id)
     if found:
         return found[0]
-    for failure in failures.values():
-        raise failure
+    raise_first(failures)
     try:
         host, position = decode_offset_msg_id(msg_id)
         address = decode_host(host)

@@ -15,7 +15,7 @@ from sparrowmq.calling.effects import Event, Operation, Task, cancel, join, slee
 from sparrowmq.client.arguments import check_offset, check_queue
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import queue_offset_at
-from sparrowmq.client.operations.gather import gather_outcomes
+from sparrowmq.client.operations.gather import gather_outcomes, raise_first
 from sparrowmq.client.operations.offsets import max_offset, min_offset
 from sparrowmq.client.operations.pull import (
     PullReply,
@@ -142,8 +142,8 @@ def open_browser(
         for queue, each in zip(chosen, outcomes, strict=True)
         if isinstance(each, SparrowError)
     }
-    if missing and not (leaves_out and cursors):
-        raise next(iter(missing.values()))
+    if not (leaves_out and cursors):
+        raise_first(missing)
     return Browser(subscription, cursors, missing)
 
 

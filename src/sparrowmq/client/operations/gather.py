@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from sparrowmq.calling.effects import Operation, join, spawn
@@ -62,9 +62,15 @@ def split_outcomes(
             failures[name] = outcome
         else:
             found[name] = outcome
-    if failures and not found:
-        raise next(iter(failures.values()))
+    if not found:
+        raise_first(failures)
     return found, failures
+
+
+def raise_first(failures: Mapping[str, SparrowError]) -> None:
+    """Raise the first of these errors, if there is one."""
+    for failure in failures.values():
+        raise failure
 
 
 def _catch(operation: Operation[T]) -> Operation[T | SparrowError]:

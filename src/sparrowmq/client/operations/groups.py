@@ -13,7 +13,7 @@ from msgspec import UNSET, structs
 from sparrowmq.calling.effects import Operation, join
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.administer import delete_topic, master_addresses
-from sparrowmq.client.operations.gather import gather, gather_outcomes, split_outcomes
+from sparrowmq.client.operations.gather import gather, gather_outcomes, raise_first, split_outcomes
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
 from sparrowmq.client.operations.snapshot import BegunSnapshot, begin_snapshot, end_snapshot
@@ -50,8 +50,7 @@ def list_groups(directory: Directory) -> Operation[list[str]]:
     Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
     """
     found, failures = yield from look_at_groups(directory)
-    for failure in failures.values():
-        raise failure
+    raise_first(failures)
     return found
 
 
@@ -123,8 +122,7 @@ def find_group_settings(
     Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
     """
     found, failures = yield from look_at_group_settings(directory, group)
-    for failure in failures.values():
-        raise failure
+    raise_first(failures)
     return found
 
 

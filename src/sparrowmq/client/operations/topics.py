@@ -14,7 +14,7 @@ from msgspec import structs
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.gather import gather, gather_outcomes, split_outcomes
+from sparrowmq.client.operations.gather import gather, gather_outcomes, raise_first, split_outcomes
 from sparrowmq.client.operations.offsets import topic_offsets
 from sparrowmq.client.operations.request import ask, ask_name_servers, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
@@ -109,8 +109,7 @@ def topic_status(directory: Directory, topic: str) -> Operation[TopicStatus]:
     Raises: TopicRouteNotFound; ConnectFailed, TransportError, BrokerError.
     """
     status, failures = yield from look_at_topic(directory, topic)
-    for failure in failures.values():
-        raise failure
+    raise_first(failures)
     return status
 
 
