@@ -105,8 +105,7 @@ class AuditLog:
         )
         records = self._records_of(group)
         # Others join none: a topic that many groups have consumed is deleted in one go.
-        joins = kind in _JOINED_KINDS
-        for place in range(len(records) - 1 if joins else -1, -1, -1):
+        for place in reversed(range(len(records) if kind in _JOINED_KINDS else 0)):
             last = records[place]
             if last.group == group and (group or last.topic == topic):
                 if _is_continued(last, record):

@@ -129,8 +129,9 @@ def read_tables(storage: Storage) -> SavedConfig:
         pops=read(POPS_FILE, PopTable),
         changes=changes,
         segment=journal.last_segment,
+        # All files have been read by now.
+        damaged=frozenset(damaged),
     )
-    tables = tables._replace(damaged=frozenset(damaged))
     return SavedConfig(tables, losses)
 
 
