@@ -106,6 +106,12 @@ class Machine:
         self.waits = False
         self.start()
 
+    def end_waiting(self) -> None:
+        """Let the flushes end that have waited; later ones do not wait."""
+        self.waits = False
+        for round in self.waiting:
+            round.end(attempt(round))
+
     def stop(self) -> None:
         for round in self.host.last_rounds():
             round.end(attempt(round))

@@ -238,9 +238,7 @@ def test_commit_of_messages_that_are_not_flushed_is_written_after_them(
     machine.commit(2)
     machine.pass_time(3_000)
     saved_early = machine.saved_offset()
-    machine.waits = False
-    for round in machine.waiting:
-        round.end(attempt(round))
+    machine.end_waiting()
     machine.pass_time(3_000)
 
     assert saved_early is None
@@ -282,9 +280,7 @@ def test_deletion_is_confirmed_once_its_offsets_are_written_behind_the_flush(
     machine.pass_time(1_000)
 
     early = machine.serve(code, fields)
-    machine.waits = False
-    for round in machine.waiting:
-        round.end(attempt(round))
+    machine.end_waiting()
     machine.pass_time(1_000)
 
     assert early == []
@@ -307,9 +303,7 @@ def test_deletions_that_wait_for_one_flush_are_each_confirmed_once_they_are_writ
         machine.serve(deletion, {"groupName": group, "removeOffset": "true"})
         for group in ("GID_a", "GID_b")
     ]
-    machine.waits = False
-    for round in machine.waiting:
-        round.end(attempt(round))
+    machine.end_waiting()
     machine.pass_time(300)
 
     saved = read_tables(machine.storage).tables.offsets
@@ -329,9 +323,7 @@ def test_repeated_deletion_is_confirmed_no_earlier_than_the_first(
     machine.commit(1)
 
     early = [machine.serve(code, fields) for _ in range(2)]
-    machine.waits = False
-    for round in machine.waiting:
-        round.end(attempt(round))
+    machine.end_waiting()
     machine.pass_time(200)
 
     assert early == [[], []]
