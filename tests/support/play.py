@@ -21,13 +21,14 @@ from sparrowmq.calling.effects import (
     Wait,
 )
 from sparrowmq.client.assembly import make_subscriber
-from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.config import ConsumerConfig, ProducerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.client.queue_selector import QueueSelector
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.message_id import UniqIdGenerator
+from sparrowmq.protocol.subscription import parse_subscription
 
 T = TypeVar("T")
 
@@ -53,6 +54,23 @@ def make_idle_subscriber(group: str = "G", **settings: Any) -> Subscriber:
         callbacks=RebalanceCallbacks(),
         is_async=False,
         **settings,
+    )
+
+
+def make_unrun_subscriber(group: str, *topics: str, expression: str = "*") -> Subscriber:
+    """Return a consumer of topics with the name server n:1 and the client id `me`.
+
+    Nothing runs it, and its subscriptions have the version 7.
+    """
+    return Subscriber(
+        config=ConsumerConfig(group=group, client_id="me"),
+        name_servers=NameServers(("n:1",)),
+        subscriptions={
+            topic: parse_subscription(topic, expression, sub_version=7) for topic in topics
+        },
+        listener=lambda *_: None,
+        callbacks=RebalanceCallbacks(),
+        report=lambda _: None,
     )
 
 

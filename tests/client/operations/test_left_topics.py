@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from play import Handler, Play
+from play import Handler, Play, make_unrun_subscriber
 from sparrowmq.client.assembly import remove_subscription
-from sparrowmq.client.config import ConsumerConfig
-from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.member_loop import LEFT_ROUTE_MS, _heartbeat, _refresh_routes
-from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.errors import ConnectFailed
 from sparrowmq.membership.actions import Heartbeat, RefreshRoutes
 from sparrowmq.membership.member import TopicShare
@@ -21,7 +19,6 @@ from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteAnswer, e
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import GetRouteInfoRequestHeader, decode_header
-from sparrowmq.protocol.subscription import parse_subscription
 
 BROKERS = {"STAYS": "a", "LEFT": "b"}
 QUEUE = MessageQueue("LEFT", "b", 0)
@@ -49,14 +46,7 @@ def run(play: Callable[[Handler], Play]) -> Play:
 @pytest.fixture
 def subscriber(run: Play) -> Subscriber:
     """A consumer of two topics, each at a broker of its own, that has left one of them."""
-    made = Subscriber(
-        config=ConsumerConfig(group="GID_l", client_id="me"),
-        name_servers=NameServers(("n:1",)),
-        subscriptions={topic: parse_subscription(topic, "*", sub_version=7) for topic in BROKERS},
-        listener=lambda *_: None,
-        callbacks=RebalanceCallbacks(),
-        report=lambda _: None,
-    )
+    made = make_unrun_subscriber("GID_l", *BROKERS)
     run(_refresh_routes(made, RefreshRoutes()))
     made.member.rebalanced([TopicShare("LEFT", (QUEUE,), ("me",), (QUEUE,))], run.now_ms)
     assert asked_by_heartbeat(made, run) == ["a:1", "b:1"]

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from play import Handler, Play, PlayedTask
-from sparrowmq.client.config import ConsumerConfig
-from sparrowmq.client.name_servers import NameServers
+from play import Handler, Play, PlayedTask, make_unrun_subscriber
 from sparrowmq.client.operations.member_loop import _heartbeat, _refresh_routes
 from sparrowmq.client.route_cache import route_from
-from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.membership.actions import Acquire, Commit, Heartbeat, Pull, RefreshRoutes, Regain
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteAnswer, encode_body
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.subscription import parse_subscription
 
 QUEUES = tuple(MessageQueue("T", name, 0) for name in "ab")
 NOW_MS = 1_000_000
@@ -42,14 +39,7 @@ def route(master: str | None) -> TopicRouteAnswer:
 @pytest.fixture
 def subscriber() -> Subscriber:
     """A member that pulls a queue of each broker; its first commits are answered."""
-    made = Subscriber(
-        config=ConsumerConfig(group="GID_s", client_id="me"),
-        name_servers=NameServers(("n:1",)),
-        subscriptions={"T": parse_subscription("T", "*", sub_version=7)},
-        listener=lambda *_: None,
-        callbacks=RebalanceCallbacks(),
-        report=lambda _: None,
-    )
+    made = make_unrun_subscriber("GID_s", "T")
     made.routes.update(route_from("T", route("a:1"), now_ms=NOW_MS))
     member = made.member
     member.rebalanced([TopicShare("T", QUEUES, ("me",), QUEUES)], NOW_MS)

@@ -6,16 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from play import Handler, Play, PlayedTask
+from play import Handler, Play, PlayedTask, make_unrun_subscriber
 from sparrowmq.client.assembly import add_subscription, make_subscription
-from sparrowmq.client.config import ConsumerConfig
-from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.member_loop import _pull_resubscribed
-from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.membership.actions import Acquire, Pull
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.subscription import parse_subscription
 
 QUEUE, OTHER = (MessageQueue(topic, "a", 0) for topic in ("T", "U"))
 NOW_MS = 1_000_000
@@ -34,14 +31,7 @@ def run(play: Callable[[Handler], Play]) -> Play:
 @pytest.fixture
 def subscriber() -> Subscriber:
     """A member that pulls a queue of each of two topics."""
-    made = Subscriber(
-        config=ConsumerConfig(group="GID_r", client_id="me"),
-        name_servers=NameServers(("n:1",)),
-        subscriptions={topic: parse_subscription(topic, "a", sub_version=7) for topic in "TU"},
-        listener=lambda *_: None,
-        callbacks=RebalanceCallbacks(),
-        report=lambda _: None,
-    )
+    made = make_unrun_subscriber("GID_r", "T", "U", expression="a")
     member = made.member
     shares = [TopicShare(queue.topic, (queue,), ("me",), (queue,)) for queue in (QUEUE, OTHER)]
     member.rebalanced(shares, NOW_MS)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from play import Handler, Play, PlayedTask, make_publisher
+from play import Handler, Play, PlayedTask, make_publisher, make_unrun_subscriber
 from sparrowmq.client.assembly import make_polling
-from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations import poll
@@ -57,14 +56,7 @@ def route(owner: str) -> TopicRouteAnswer:
 @pytest.fixture
 def subscriber() -> Subscriber:
     """A member that pulls the queue, which broker a serves."""
-    made = Subscriber(
-        config=ConsumerConfig(group="GID_s", client_id="me"),
-        name_servers=NameServers(("n:1",)),
-        subscriptions={"T": parse_subscription("T", "*", sub_version=7)},
-        listener=lambda *_: None,
-        callbacks=RebalanceCallbacks(),
-        report=lambda _: None,
-    )
+    made = make_unrun_subscriber("GID_s", "T")
     made.routes.update(route_from("T", route("a"), now_ms=NOW_MS))
     member = made.member
     member.rebalanced([TopicShare("T", (QUEUE,), ("me",), (QUEUE,))], NOW_MS)
