@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import queue
@@ -24,7 +25,7 @@ from commands import Commands
 from grpc_caller import GrpcCaller
 from queue_messages import message as message_at
 from sparrowmq import Admin, Message, PollConsumer, Producer
-from sparrowmq.grpc_service import messages
+from sparrowmq.grpc_service import messages, server
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import accepted_types
 from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients
@@ -313,6 +314,26 @@ def test_bytes_that_are_no_request_are_refused_and_fill_no_log(
     (answer,) = caller.call_by_bytes("ReceiveMessage", broken)
     assert answer.status.code == Code.BAD_REQUEST
     assert "Traceback" not in cluster.log_path.read_text()
+
+
+def test_a_request_that_does_not_come_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: queue.Queue[bytes] = queue.Queue()
+
+    async def serve() -> tuple[Any, Any]:
+        served = server.GrpcServer(cast("BrokerPort", None), access=None, timestamp_ms=lambda: 0)
+        port = await served.start("127.0.0.1", 0)
+        with GrpcCaller(f"127.0.0.1:{port}") as caller:
+            empty = await asyncio.to_thread(caller.begin, "AckMessage", iter(()))
+            monkeypatch.setattr(server, "REQUEST_S_MAX", 0.05)
+            never = iter(nothing.get, b"")
+            late = await asyncio.to_thread(caller.begin, "AckMessage", never)
+        await served.stop()
+        return late.status, empty.status
+
+    late, empty = asyncio.run(serve())
+    nothing.put(b"")
+    assert (late.code, "whole within" in late.message) == (Code.BAD_REQUEST, True)
+    assert (empty.code, "no request" in empty.message) == (Code.BAD_REQUEST, True)
 
 
 def test_dead_letters_are_those_of_the_group_and_no_repeated_call_makes_another(
@@ -729,6 +750,11 @@ def test_access_control_holds_for_each_call(tmp_path: Path) -> None:
                 assert route.status.code == Code.UNAUTHORIZED
                 assert caller.send("T", b"x").status.code == Code.UNAUTHORIZED
                 assert caller.receive("T", "GID_any")[0].code == Code.UNAUTHORIZED
+                # The server receives no request of a stranger: none comes here.
+                nothing: queue.Queue[bytes] = queue.Queue()
+                refused = caller.begin("SendMessage", iter(nothing.get, b""))
+                nothing.put(b"")
+                assert refused.status.code == Code.UNAUTHORIZED
         with GrpcCaller(secured.grpc, keys=("owner-of-all", "owner-secret-1")) as signer:
             assert signer.send("T", b"x").status.code == Code.OK
         with GrpcCaller(secured.grpc, keys=("reader-1", "reader-secret-1")) as reader:

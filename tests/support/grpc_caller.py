@@ -87,6 +87,14 @@ class GrpcCaller:
         )
         return caller(data, timeout=timeout_s, metadata=self._metadata)
 
+    def begin(self, name: str, requests: Iterator[bytes]) -> Any:
+        """Call a method whose request comes when its iterator gives one; return the answer."""
+        (method,) = (each for each in METHODS if each.name == name)
+        caller = self._channel.stream_unary(
+            f"/{SERVICE}/{name}", response_deserializer=method.response.FromString
+        )
+        return caller(requests, timeout=30, metadata=self._metadata)
+
     def telemetry(self, commands: Iterator[Any]) -> Any:
         """Open a telemetry stream; return the service's commands."""
         (method,) = (each for each in METHODS if each.name == "Telemetry")

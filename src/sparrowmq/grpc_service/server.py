@@ -59,6 +59,8 @@ SETTINGS_AGAIN_S = (0.5, 2.0, 8.0)
 # ProxyConfig.grpcClientIdleTimeMills: a connection without calls is closed after this. A client has
 # a telemetry stream.
 IDLE_MS_MAX = 120_000
+# The time from a call to its whole request; a telemetry stream alone has no such bound.
+REQUEST_S_MAX = 30.0
 # A stop waits so long for the calls that still run.
 STOP_GRACE_S = 1.0
 
@@ -165,13 +167,14 @@ class GrpcServer:
 
     def _handler(self, method: Method) -> Any:
         kinds = {
-            (False, False): grpc.unary_unary_rpc_method_handler,
-            (False, True): grpc.unary_stream_rpc_method_handler,
-            (True, True): grpc.stream_stream_rpc_method_handler,
+            False: grpc.stream_unary_rpc_method_handler,
+            True: grpc.stream_stream_rpc_method_handler,
         }
         serve = self._streams.get(method.name) or self._serving(method)
-        # Requests are parsed here: gRPC logs each that it cannot parse, with a traceback.
-        return kinds[method.streams_requests, method.streams_responses](
+        # Requests are read here, once their caller is known: gRPC would receive the whole request
+        # of anybody, and wait for it without end. They are parsed here: gRPC logs each that it
+        # cannot parse, with a traceback.
+        return kinds[method.streams_responses](
             serve, response_serializer=method.response.SerializeToString
         )
 
@@ -179,9 +182,10 @@ class GrpcServer:
         """Return the function that serves a call with one answer."""
         call, response = self._calls[method.name], method.response
 
-        async def serve(data: bytes, context: Any) -> Any:
+        async def serve(requests: Any, context: Any) -> Any:
+            del requests
             try:
-                return await call(self._identify(context), _parse(method.request, data))
+                return await call(self._identify(context), await _read(method.request, context))
             except Rejected as rejected:
                 return response(status=rejected.status)
             except Exception as error:
@@ -196,9 +200,11 @@ class GrpcServer:
             client.seen_ms = self._now_ms()
         return caller
 
-    async def _receive(self, data: bytes, context: Any) -> AsyncIterator[ReceiveMessageResponse]:
+    async def _receive(self, requests: Any, context: Any) -> AsyncIterator[ReceiveMessageResponse]:
+        del requests
         try:
-            caller, request = self._identify(context), _parse(ReceiveMessageRequest, data)
+            caller = self._identify(context)
+            request = await _read(ReceiveMessageRequest, context)
             remaining_s = context.time_remaining()
             receiving = self._receives.receive(caller, request, remaining_s)
             async with contextlib.aclosing(receiving) as responses:
@@ -255,6 +261,19 @@ class GrpcServer:
         if rejected.code == Code.UNAUTHORIZED:
             code = grpc.StatusCode.UNAUTHENTICATED
         await context.abort(code, str(rejected))
+
+
+async def _read(kind: Any, context: Any) -> Any:
+    """Return the request of a call. Raises: Rejected."""
+    try:
+        async with asyncio.timeout(REQUEST_S_MAX):
+            data = await context.read()
+    except TimeoutError:
+        text = f"the request has not come whole within {REQUEST_S_MAX:g} s"
+        raise Rejected(Code.BAD_REQUEST, text) from None
+    if data is grpc.aio.EOF:
+        raise Rejected(Code.BAD_REQUEST, "the call has no request")
+    return _parse(kind, data)
 
 
 def _parse(kind: Any, data: bytes) -> Any:
