@@ -301,6 +301,25 @@ def test_numbers_of_brokers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPat
     assert queue_counts(table, "T") == {"a": 8, "b": 4}
 
 
+def test_routes_are_bounded_in_all_and_leave_room_with_their_broker_or_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(route_table, "ROUTES_MAX", 3)
+    table = RouteTable()
+    register(table, identity("a"), topics("T", "U"))
+    register(table, identity("b"), topics("T", "U"))
+    assert (queue_counts(table, "T"), queue_counts(table, "U")) == ({"a": 4, "b": 4}, {"a": 4})
+
+    register(table, identity("a"), topics("T", "U", counter=2, queues=8))
+    assert queue_counts(table, "U") == {"a": 8}, "a known route is not a further one"
+    table.delete_topic("T")
+    register(table, identity("b"), topics("U", "V", "W", counter=2))
+    assert (queue_counts(table, "U"), table.topics()) == ({"a": 8, "b": 4}, ["U", "V"])
+    table.unregister(identity("b"))
+    register(table, identity("c"), topics("U", "X", "Y"))
+    assert table.topics() == ["U", "X"]
+
+
 STEPS = st.tuples(
     st.sampled_from(["register", "unregister", "close", "expire"]),
     st.sampled_from(["a", "b", "c"]),

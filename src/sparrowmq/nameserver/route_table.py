@@ -41,6 +41,8 @@ QUEUES_PER_TOPIC_MAX = 65_536
 BROKERS_PER_TOPIC_MAX = 1_024
 BROKERS_MAX = 4_096
 TOPICS_MAX = 200_000
+# A route is a topic's queues on one broker, of about 300 bytes.
+ROUTES_MAX = 2_000_000
 # The topics that are entered in one step: about 4 ms.
 TOPICS_PER_STEP = 4_096
 # TopicValidator.RETRY_OR_DLQ_TOPIC_MAX_LENGTH of 5.x.
@@ -100,6 +102,7 @@ class RouteTable:
         self._brokers: dict[str, _BrokerGroup] = {}
         self._live: dict[str, _LiveBroker] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._route_count = 0
 
     def register(
         self,
@@ -192,7 +195,9 @@ class RouteTable:
             if fault is not None:
                 left_out.append(f"{name[:40]!r}: {fault}")
             else:
-                self._topics.setdefault(name, {})[broker_name] = QueueData(
+                queues = self._topics.setdefault(name, {})
+                self._route_count += broker_name not in queues
+                queues[broker_name] = QueueData(
                     broker_name=broker_name,
                     read_queue_nums=topic.read_queue_nums,
                     write_queue_nums=topic.write_queue_nums,
@@ -212,10 +217,14 @@ class RouteTable:
             if not 0 <= count <= QUEUES_PER_TOPIC_MAX:
                 return f"{count} queues; from 0 to {QUEUES_PER_TOPIC_MAX} are possible"
         brokers = self._topics.get(name)
-        if brokers is None:
-            return f"there are {TOPICS_MAX} topics" if len(self._topics) >= TOPICS_MAX else None
-        if broker_name not in brokers and len(brokers) >= BROKERS_PER_TOPIC_MAX:
+        if brokers is None and len(self._topics) >= TOPICS_MAX:
+            return f"there are {TOPICS_MAX} topics"
+        if broker_name in (brokers or ()):
+            return None
+        if len(brokers or ()) >= BROKERS_PER_TOPIC_MAX:
             return f"{BROKERS_PER_TOPIC_MAX} brokers have the topic, which is the limit"
+        if self._route_count >= ROUTES_MAX:
+            return f"the topics of all brokers have {ROUTES_MAX} routes, which is the limit"
         return None
 
     def unregister(self, identity: BrokerIdentity) -> None:
@@ -244,6 +253,7 @@ class RouteTable:
         for topic, queues in hit:
             for broker_name in names & queues.keys():
                 del queues[broker_name]
+                self._route_count -= 1
             if not queues:
                 del self._topics[topic]
 
@@ -335,6 +345,7 @@ class RouteTable:
             group = self._brokers.get(name)
             if cluster_name is None or group is None or group.cluster_name == cluster_name:
                 del queues[name]
+                self._route_count -= 1
         if not queues:
             self._topics.pop(topic, None)
 
