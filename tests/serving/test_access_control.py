@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from typing import Any
 
 import pytest
@@ -302,6 +303,16 @@ def test_patterns_match_addresses(text: str, ip: str, matches: bool) -> None:
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(AddressFault, match="is not a pattern of addresses"):
         parse_addresses(text)
+
+
+def test_many_patterns_are_refused_in_linear_time() -> None:
+    begin_s = time.process_time()
+
+    for text in ("1," * 50_000, "{" * 50_000 + "," * 50_000, "}," * 50_000):
+        with pytest.raises(AddressFault, match="the limit is 1000"):
+            parse_addresses(text)
+
+    assert time.process_time() - begin_s < 0.5
 
 
 def test_a_blank_text_is_no_pattern() -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 _EVERYWHERE = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
-# A comma outside of braces.
-_COMMA = re.compile(r",(?![^{]*\})")
+# Braces with all that is in them, or a comma outside of braces.
+_BRACES_OR_COMMA = re.compile(r"\{[^{}]*\}|,")
 _PATTERNS_MAX = 1_000
 
 
@@ -49,7 +50,10 @@ def parse_addresses(text: str) -> tuple[AddressPattern, ...]:
 
     Raises: AddressFault.
     """
-    texts = [part.strip() for part in _COMMA.split(text)] if text.strip() else []
+    if not text.strip():
+        return ()
+    commas = [found.start() for found in _BRACES_OR_COMMA.finditer(text) if found[0] == ","]
+    texts = [text[before + 1 : at].strip() for before, at in pairwise([-1, *commas, len(text)])]
     if len(texts) > _PATTERNS_MAX:
         raise AddressFault(f"{len(texts)} patterns of addresses; the limit is {_PATTERNS_MAX}")
     return tuple(_parse(part) for part in texts)
