@@ -61,6 +61,23 @@ async def test_a_drill_that_cannot_start_has_failed(
     await eventually("the failure on the page", is_said)
 
 
+async def test_a_drill_that_was_ended_says_so(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def never_start(*_: object, **__: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", never_start)
+    await reader.http.post("/lab", data={"token": reader.token(), "drill": "join"})
+    await begun.wait()
+    await reader.http.post("/lab", data={"token": reader.token(), "drill": "stop"})
+
+    assert "the drill was ended before its result" in await reader.read("/lab")
+
+
 async def test_a_drill_that_says_too_much_is_read_no_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

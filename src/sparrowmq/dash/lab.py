@@ -92,6 +92,9 @@ class Lab:
                 drill.failure = drill.lines[-1] if drill.lines else "the drill ended at once"
             else:
                 drill.result = decode_report(output)
+        except asyncio.CancelledError:
+            drill.failure = "the drill was ended before its result"
+            raise
         except TimeoutError:
             drill.failure = f"the drill did not end within {LIMIT_S:.0f} s"
         except OSError as error:
