@@ -35,7 +35,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RESPONSE_FLAG, RemotingCommand
 from sparrowmq.protocol.record import decode_record
-from sparrowmq.serving.connections import Fact, Reply
+from sparrowmq.serving.connections import Aside, Fact, Reply
 from steps import make_in_steps
 
 CREATE = {
@@ -404,6 +404,18 @@ def test_stats_of_many_queues_let_others_be_served_in_between(rig: Any, code: in
     assert steps > 2_000 // STATS_QUEUES_PER_STEP
     assert isinstance(output, Reply)
     assert (output.command.body or b"").count(b'"topic":"Wide"') == 2_000
+
+
+@pytest.mark.parametrize(
+    "code",
+    [RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE],
+)
+def test_lists_that_take_long_to_encode_are_made_beside_the_loop(rig: Any, code: int) -> None:
+    command = RemotingCommand(code=code)
+
+    (output,) = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
+
+    assert isinstance(output, Aside)
 
 
 def test_progress_of_many_groups_is_found_in_linear_time(rig: Any) -> None:

@@ -153,7 +153,7 @@ def serve_aside(request: Request, serve: Callable[[], Sequence[Output]]) -> Sequ
 
 
 def answer_aside(request: Request, body: msgspec.Struct) -> Sequence[Output]:
-    """Answer with a body that may have an entry for each queue: a thread encodes it."""
+    """Answer with a body that may have an entry for each queue or group: a thread encodes it."""
     return serve_aside(request, lambda: answer(request, body=encode_body(body)))
 
 

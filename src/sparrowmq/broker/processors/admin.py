@@ -346,7 +346,7 @@ def topic_config(state: BrokerState, request: Request) -> Sequence[Output]:
 
 def all_groups(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the table of consumer groups' settings."""
-    return answer(request, body=encode_body(state.groups.table()))
+    return answer_aside(request, state.groups.table())
 
 
 def group_config(state: BrokerState, request: Request) -> Sequence[Output]:

@@ -33,7 +33,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import response_to
 from sparrowmq.serving.connections import Output, Reply
-from sparrowmq.serving.requests import Refusal, Request, answer
+from sparrowmq.serving.requests import Refusal, Request, answer, serve_aside
 from sparrowmq.strategies.averagely import (
     AllocateMessageQueueAveragely,
     AllocateMessageQueueAveragelyByCircle,
@@ -139,4 +139,5 @@ def set_mode(state: BrokerState, request: Request) -> Sequence[Output]:
 
 def all_modes(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the table of request modes."""
-    return answer(request, ext_fields={}, body=encode_body(state.modes.table()))
+    table = state.modes.table()
+    return serve_aside(request, lambda: answer(request, ext_fields={}, body=encode_body(table)))
