@@ -6,6 +6,7 @@ import errno
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -280,6 +281,31 @@ def test_message_that_rocketmq_has_stored_again_comes_once(rig: Any) -> None:
     assert rig.broker.state.timers._put_keys == {}
 
 
+def test_message_that_rocketmq_has_stored_again_comes_once_though_its_first_is_unreadable_then(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(rig, TIMER_DELAY_MS=2_000)
+    (again,) = rig.records(TIMER_TOPIC, 0)
+    again.properties += "TIMER_ROLL_TIMES\x011\x02"
+    rig.store.put(again, timestamp_ms=rig.timestamp_ms)
+    rig.advance(1_000)
+    timers = rig.broker.state.timers
+    read = timers._record
+
+    def fail_first(offset: int) -> Any:
+        if offset == 0:
+            raise OSError(errno.EIO, "the disk does not answer")
+        return read(offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(timers), "_record", lambda _, offset: fail_first(offset))
+        rig.advance(2_000)
+    rig.advance(1_000)
+
+    assert bodies(rig) == [b"b"]
+    assert timers._put_keys == {}
+
+
 def test_recall_has_the_key_that_rocketmq_knows_the_message_by(rig: Any) -> None:
     """Source: TimerMessageStore.buildDeleteKey of 5.3.2 to 5.5.0."""
     recall(rig, send_for_handle(rig, msg_id="ID1", TIMER_DELAY_MS=2_000))
@@ -409,6 +435,26 @@ def test_long_wait_outlives_the_retention(make_rig: Callable[..., Any]) -> None:
 
     assert rig.store.queues.min_offset(TIMER_TOPIC, 0) > 0
     assert bodies(rig) == [b"b"]
+
+
+def test_clock_that_is_set_back_stores_nothing_again_that_has_come(
+    make_rig: Callable[..., Any],
+) -> None:
+    rig = make_rig(retention=RetentionConfig(retention_hours=72))
+    send(rig, b"waits", msg_id="ID1", TIMER_DELAY_SEC=60 * 3_600)
+    send(rig, b"came", msg_id="ID2", TIMER_DELAY_SEC=10 * 3_600)
+    rig.timestamp_ms += 10 * HOUR_MS
+    rig.advance(500)
+    assert bodies(rig) == [b"came"]
+
+    rig.timestamp_ms -= 5 * HOUR_MS
+    timers = rig.broker.state.timers
+    timers.config = replace(timers.config, retention=RetentionConfig(retention_hours=4))
+    rig.advance(500)
+    rig.timestamp_ms += 6 * HOUR_MS
+    rig.advance(500)
+
+    assert bodies(rig) == [b"came"]
 
 
 def test_progress_in_the_file_is_what_was_saved() -> None:

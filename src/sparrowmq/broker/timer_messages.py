@@ -28,6 +28,7 @@ Tests: test_timer_messages.py, interop/test_store_exchange.py.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Mapping
 from heapq import heappop, heappush
 
@@ -121,8 +122,9 @@ class TimerMessages:
         # By slot the keys of recalls that name no offset.
         self._keys: dict[int, set[str]] = {}
         self._key_count = 0
-        # By slot under delivery the keys of the messages that were put.
-        self._put_keys: dict[int, set[str]] = {}
+        # By slot under delivery the keys of the messages that were put, and whether one of them was
+        # what RocketMQ has stored again.
+        self._put_keys: dict[int, dict[str, bool]] = {}
         # From `_begin` on: messages that were recalled or stored again before their time.
         self._ended: set[int] = set()
         self.is_changed = False
@@ -190,7 +192,7 @@ class TimerMessages:
                     self._ended.discard(offset)
                 else:
                     try:
-                        is_put = self._deliver(offset, timestamp_ms, has_topic)
+                        is_put = self._deliver(offset, slot, timestamp_ms, has_topic)
                     except OSError as error:
                         self.read_error = error.with_traceback(None)
                         kept.append(offset)
@@ -253,7 +255,7 @@ class TimerMessages:
         return offsets
 
     def _deliver(
-        self, offset: int, timestamp_ms: int, has_topic: Callable[[str], bool]
+        self, offset: int, slot: int, timestamp_ms: int, has_topic: Callable[[str], bool]
     ) -> bool | None:
         """Deliver a message; return whether it was put, None if the store cannot take it now."""
         record = self._record(offset)
@@ -263,15 +265,15 @@ class TimerMessages:
         if record is None or queue_id is None or not has_topic(topic):
             return False
         record.topic, record.queue_id = topic, queue_id
-        if self._has_key(properties) or self._was_delivered(record, properties):
-            return False
-        key, put = _key_of(properties), self._put_keys.setdefault(_slot_of(properties), set())
-        if _ROLL_TIMES in properties and key in put:
+        key, put = _key_of(properties), self._put_keys.setdefault(slot, {})
+        is_again = _ROLL_TIMES in properties
+        is_done = key in self._keys.get(slot, ()) or (key in put and (is_again or put[key]))
+        if is_done or self._was_delivered(record, properties):
             return False
         waited_at = TIMER_TOPIC, 0, offset
         status = put_moved(self._store, record, waited_at=waited_at, timestamp_ms=timestamp_ms)
         if status is PutStatus.PUT_OK and PROPERTY_UNIQ_KEY in properties:
-            put.add(key)
+            put[key] = is_again
         return None if status is PutStatus.SERVICE_NOT_AVAILABLE else status is PutStatus.PUT_OK
 
     def _was_delivered(self, record: Record, properties: Mapping[str, str]) -> bool:
@@ -309,8 +311,14 @@ class TimerMessages:
         self.is_changed |= offset != begin
 
     def _waits(self, offset: int) -> bool:
+        """Return whether a message waits in its slot, whatever the wall clock says."""
         entry = self._store.queues.entry(TIMER_TOPIC, 0, offset)
-        return entry is not None and self._due_ms(offset, entry[2]) > self._delivered_ms
+        if entry is None:
+            return False
+        # The offsets of a slot are in the order in which they were read.
+        offsets = self._slots.get(_slot(self._due_ms(offset, entry[2])), ())
+        at = bisect_left(offsets, offset)
+        return at < len(offsets) and offsets[at] == offset
 
     def _again_after_ms(self) -> float:
         hours = self.config.retention.retention_hours
