@@ -403,6 +403,20 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         assert (misspelt.exit_code, "GID_careful" in misspelt.stderr) == (2, True)
 
 
+def test_dead_letters_that_cannot_be_read_are_not_taken_for_none(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    queue = MessageQueue("%DLQ%GID_unread", "broker-a", 0)
+    shared_cluster.create_topic(queue.topic, queues=1)
+    for _ in range(2):
+        send_stored(shared_cluster.broker, queue, b"no zlib")
+
+    unread = smq("dlq", "resend", "GID_unread", "--yes").stderr
+
+    assert unread.count("cannot be read: ") == 2
+    assert "GID_unread has no dead letter that can be read; 2 messages cannot be read" in unread
+
+
 def test_the_newest_dead_letters_are_chosen_and_get_no_body_together(
     smq: Commands, shared_cluster: EmbeddedCluster
 ) -> None:

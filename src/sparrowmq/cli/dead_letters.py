@@ -94,7 +94,7 @@ def show_dlq(
       sparrowmq dlq show GID_board --key order-4711
       sparrowmq dlq show GID_board --id 7F0000010001... --format raw > order.json
     """
-    letters = _dead_letters(cluster, group, chosen)
+    letters, _ = _dead_letters(cluster, group, chosen)
     resends = cluster.run(find_resends(cluster.directory, group, letters)) if letters else {}
     print_messages(cluster, letters, body_format, resends)
 
@@ -123,7 +123,7 @@ def resend(
       sparrowmq dlq resend GID_board --id 7F0000010001... --set-body-from order.json --yes
     """
     edit = options.read()
-    found = _dead_letters(cluster, group, chosen)
+    found, unreadable = _dead_letters(cluster, group, chosen)
     resends = cluster.run(find_resends(cluster.directory, group, found)) if found else {}
     letters = [each for each in found if again or place_of(each) not in resends]
     if edit.body is not None and len(letters) > 1:
@@ -132,6 +132,8 @@ def resend(
         )
     msg_id, key = chosen.msg_id, chosen.key
     named = f" with id {msg_id}" if msg_id else "" if key is None else f" with key {key!r}"
+    if unreadable:
+        named += f" that can be read; {count_of(unreadable, 'message')} cannot be read"
     if left_out := len(found) - len(letters):
         say(f"left out: {count_of(left_out, 'message')} sent again before; --again sends these too")
 
@@ -150,7 +152,10 @@ def resend(
     )
 
 
-def _dead_letters(cluster: CommandCluster, group: str, chosen: _Chosen) -> list[MessageExt]:
+def _dead_letters(
+    cluster: CommandCluster, group: str, chosen: _Chosen
+) -> tuple[list[MessageExt], int]:
+    """Return the chosen dead letters, and how many letters cannot be read."""
     check_group(group)
     last, key, msg_id = chosen
     look_back = last if key is None and msg_id is None else max(last, FILTERED_LOOK_BACK)
@@ -165,7 +170,8 @@ def _dead_letters(cluster: CommandCluster, group: str, chosen: _Chosen) -> list[
         say(
             f"group {group} has no dead letters; `sparrowmq dlq ls` lists the groups that have some"
         )
-        return []
+        return [], 0
     say_missing(browser.missing)
     found = tail_messages(cluster, browser, look_back, key)
-    return [each for each in found if msg_id in (None, each.msg_id, each.offset_msg_id)][-last:]
+    letters = [each for each in found if msg_id in (None, each.msg_id, each.offset_msg_id)]
+    return letters[-last:], browser.problem_count

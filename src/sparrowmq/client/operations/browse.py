@@ -86,6 +86,7 @@ class Browser:
         subscription: the messages to return.
         cursors: one cursor for each queue.
         missing: the errors of the brokers whose queues are left out, by the brokers' names.
+        problem_count: the problems met so far, such as messages that cannot be read.
     """
 
     subscription: SubscriptionData
@@ -93,6 +94,7 @@ class Browser:
     missing: Mapping[str, SparrowError] = field(default_factory=dict)
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     arrived: Event = field(default_factory=Event)
+    problem_count: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -188,6 +190,7 @@ def browse(directory: Directory, browser: Browser, *, timeout_ms: int) -> Operat
             continue
         found.messages.extend(directory.namespace.unwrap_messages(part.messages))
         found.problems.extend(part.problems)
+    browser.problem_count += len(found.problems)
     if failure is not None:
         raise failure
     return found
