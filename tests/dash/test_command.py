@@ -88,6 +88,26 @@ def test_up_serves_the_page_too_and_takes_it_along(start: Start, tmp_path: Path)
         urllib.request.urlopen(f"{place}login", timeout=20)
 
 
+@pytest.mark.parametrize(
+    ("option", "server"), [("dashboard", "live page"), ("metrics", "metrics page")]
+)
+def test_up_starts_nothing_if_the_port_of_a_page_is_in_use(
+    start: Start, tmp_path: Path, option: str, server: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        pages = ("--dashboard",) if option == "dashboard" else ()
+        free = ("--nameserver-port", "0", "--broker-port", "0", f"--{option}-port", str(port))
+        process = start("up", *free, *pages, "--data", str(tmp_path / "data"))
+        out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out) == (1, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"sparrowmq: the {server} cannot listen on 127.0.0.1:{port}: ")
+    assert f"--{option}-port" in line
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_cluster_is_named_by_each_address_given(
     start: Start, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from sparrowmq.cli.exit_codes import EXIT_USAGE, say
 from sparrowmq.cli.option_sets import declare, naming_options, parameters_of
 from sparrowmq.config import Setting, with_settings
 from sparrowmq.errors import ConfigError
-from sparrowmq.hosting.servers import run_both, run_broker, run_name_server
+from sparrowmq.hosting.servers import EXIT_FAILURE, run_both, run_broker, run_name_server
 from sparrowmq.hosting.settings import (
     BROKER,
     NAME_SERVER,
@@ -33,9 +33,12 @@ from sparrowmq.hosting.settings import (
     settings_of,
 )
 from sparrowmq.hosting.settings_file import read_environment, read_settings
+from sparrowmq.serving.remoting_server import bind
 
 # The key under which a context keeps the error of its file or variables.
 _FAILURE = "sparrowmq.settings"
+# The processes beside the servers listen on their default host.
+_BESIDE_HOST = "127.0.0.1"
 # The time that a process beside the servers has to end.
 _BESIDE_TIMEOUT_S = 20
 
@@ -172,6 +175,15 @@ def up(
     metrics_port: MetricsPort = None,
 ) -> None:
     """Run a name server and a broker, or several, in the foreground."""
+    # A page that cannot start would say so only after the servers do, which would go on without it.
+    try:
+        if dashboard:
+            bind(_BESIDE_HOST, dashboard_port, "the live page", "--dashboard-port").close()
+        if metrics_port is not None:
+            bind(_BESIDE_HOST, metrics_port, "the metrics page", "--metrics-port").close()
+    except OSError as error:
+        say(error.strerror or str(error))
+        raise typer.Exit(EXIT_FAILURE) from None
     tls_ca = "" if settings.tls_mode is TlsMode.DISABLED else settings.tls_cert
     beside = []
     if dashboard:
