@@ -16,7 +16,8 @@ from sparrowmq import Message, MessageQueue, Producer
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.client.operations.producers import list_producers
-from sparrowmq.dash.message_pages import COUNT, describe_body, preview, shorten
+from sparrowmq.dash import message_pages
+from sparrowmq.dash.message_pages import COUNT, Read, describe_body, preview, shorten
 from sparrowmq.errors import ConnectFailed
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
@@ -419,6 +420,22 @@ async def test_the_simulator_compares_strategies_move_by_move(reader: Reader) ->
 )
 async def test_what_cannot_be_simulated_is_one_line(reader: Reader, query: str, words: str) -> None:
     assert words in words_of(await reader.read(f"/simulator?{query}", 400))
+
+
+async def test_a_list_of_messages_that_is_not_whole_says_so_as_a_file_too(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_some(*_: object, **__: object) -> Read:
+        return Read([], ["broker-b: silent; its queues are missing"], is_whole=False)
+
+    monkeypatch.setattr(message_pages, "read_messages", read_some)
+    for path in ("/messages?topic=T_any", "/dead-letters?group=GID_any"):
+        shown = words_of(await reader.read(path))
+        rows = await read_table(reader, path, "messages")
+        problems = [row["problem"] for row in rows]
+        assert problems[0] == "broker-b: silent; its queues are missing", path
+        assert problems[1].startswith("The search has stopped"), path
+        assert all(problem in shown for problem in problems), path
 
 
 async def test_every_table_is_a_file_too(reader: Reader) -> None:

@@ -13,6 +13,7 @@ from sparrowmq.dash.tables import (
     PageTable,
     TableColumn,
     arrange,
+    with_problems,
     write_csv,
     write_json,
 )
@@ -74,6 +75,16 @@ def test_csv_runs_no_formula_and_keeps_its_rows_apart() -> None:
 
 def test_numbers_below_zero_stay_numbers_in_csv() -> None:
     assert "GID_c,-1" in write_csv(TABLE)
+
+
+def test_a_file_names_what_is_missing_after_its_rows() -> None:
+    table = with_problems(TABLE, ["broker-b: silent"])
+
+    rows = json.loads(write_json(table))
+    assert rows[0] == {"group": "GID_b", "lag": 5, "problem": None}
+    assert rows[4:] == [{"group": None, "lag": None, "problem": "broker-b: silent"}]
+    assert write_csv(table).splitlines()[-1] == ",,broker-b: silent"
+    assert with_problems(TABLE, []) is TABLE
 
 
 def test_json_has_the_values_by_their_columns_keys() -> None:

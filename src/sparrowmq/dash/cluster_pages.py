@@ -98,12 +98,12 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
             _producer_table(producers),
             _place_table(status),
         ),
+        problems=describe_missing(failures),
         context={
             "charts": [chart],
             "windows": WINDOWS_S,
             "window_s": window_s,
             "ticks": name_ticks(window_s, visit.words),
-            "problems": describe_missing(failures),
             "topic": name,
             "messages": messages_href(name),
             "count": sum(at.max_offset - at.min_offset for at in status.queues),

@@ -36,6 +36,7 @@ from sparrowmq.model.names import check_group, check_topic, dlq_topic
 from sparrowmq.model.spelling import parse_queue, parse_time
 from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
+from sparrowmq.words.catalog import Words
 
 # The messages of one page.
 COUNT = 50
@@ -217,19 +218,26 @@ def _messages_view(watcher: Watcher, visit: Visit, *, topic: str, read: Read) ->
         title="Messages",
         tables=(_message_table(read.messages),),
         news=FOLLOWED if follows else None,
+        problems=_problems(read, visit.words),
         context={
             "topic": topic,
             "topics": topics,
-            "problems": read.problems[:5],
             "follows": follows,
             "searched": read.searched,
-            "is_whole": read.is_whole,
             "asked": {
                 name: visit.query.get(name, "")
                 for name in ("queue", "offset", "from", "key", "tag", "text")
             },
         },
     )
+
+
+def _problems(read: Read, words: Words) -> list[str]:
+    """Say why messages may be missing from a page."""
+    stopped = words(
+        "The search has stopped before its end; continue from a later time, or name a queue."
+    )
+    return [*read.problems[:5], *([] if read.is_whole else [stopped])]
 
 
 def _message_table(messages: Sequence[MessageExt]) -> PageTable:
@@ -481,7 +489,7 @@ async def show_dead_letters(site: Site, visit: Visit) -> View:
         template="table.html",
         title="Dead letters",
         tables=(table,),
-        context={"problems": describe_missing(failures)},
+        problems=describe_missing(failures),
     )
 
 
@@ -499,10 +507,10 @@ async def _show_letters(site: Site, visit: Visit, group: str) -> View:
         title="Dead letters",
         tables=(_letter_table(letters, resends),),
         news=None,
+        problems=_problems(read, visit.words),
         context={
             "group": group,
             "group_href": group_href(group),
-            "problems": read.problems[:5],
             "has_letters": bool(letters),
             "text": text,
             "resend_href": f"/dead-letters/resend?{urlencode({'group': group, 'text': text})}",

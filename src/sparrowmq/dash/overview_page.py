@@ -51,7 +51,7 @@ _CLUSTER_COLUMNS = (
     TableColumn("consumed_per_s", "out/s", "rate"),
     TableColumn("groups", "groups", "number"),
     TableColumn("topics", "topics", "number"),
-    TableColumn("brokers", "brokers answer"),
+    TableColumn("brokers", "brokers report"),
     TableColumn("name_servers", "name servers"),
 )
 
@@ -78,7 +78,7 @@ def _cluster_row(cluster: ShownCluster, watcher: Watcher, words: Words) -> list[
         trouble = Cell(words("does not answer"), tone="bad", note=watcher.failure)
     if seen is None:
         return [Cell(cluster.name, home), trouble, *[Cell(None)] * 7, Cell(cluster.name_server)]
-    answering = sum(not broker.failure for broker in seen.brokers)
+    reporting = sum(not broker.failure for broker in seen.brokers)
     return [
         Cell(cluster.name, home),
         trouble,
@@ -89,8 +89,8 @@ def _cluster_row(cluster: ShownCluster, watcher: Watcher, words: Words) -> list[
         Cell(len(watcher.names)),
         Cell(sum(not topic.is_internal for topic in seen.topics)),
         Cell(
-            f"{answering} / {len(seen.brokers)}",
-            tone="bad" if answering < len(seen.brokers) else "",
+            f"{reporting} / {len(seen.brokers)}",
+            tone="bad" if reporting < len(seen.brokers) else "",
         ),
         Cell(cluster.name_server),
     ]
@@ -214,7 +214,7 @@ def _tiles(watcher: Watcher, seen: Overview, words: Words) -> list[GroupTile]:
         ),
         GroupTile(
             f"{len(seen.brokers) - silent} / {len(seen.brokers)}",
-            words("brokers answer"),
+            words("brokers report"),
             "bad" if silent else "good",
         ),
     ]

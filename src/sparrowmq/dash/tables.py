@@ -24,6 +24,17 @@ def describe_missing(failures: Mapping[str, object]) -> list[str]:
     return [f"{name}: {failure}; its queues are missing" for name, failure in failures.items()]
 
 
+def with_problems(table: PageTable, problems: Sequence[str]) -> PageTable:
+    """Return a table for a file: with a row for each problem, in a last column, if there is any."""
+    if not problems:
+        return table
+    blank = [Cell(None)] * len(table.columns)
+    rows = [[*row, Cell(None)] for row in table.rows]
+    rows += [[*blank, Cell(problem)] for problem in problems]
+    columns = (*table.columns, TableColumn("problem", "problem", "prose"))
+    return replace(table, columns=columns, rows=rows)
+
+
 class TableColumn(NamedTuple):
     """A column: its key in the URL and in files, its title in the catalogue's English.
 

@@ -23,7 +23,7 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.publisher import Publisher
 from sparrowmq.dash.login import Access, Session, check_form_token, read_form
 from sparrowmq.dash.strips import draw_hatches
-from sparrowmq.dash.tables import PageTable, arrange, write_csv, write_json
+from sparrowmq.dash.tables import PageTable, arrange, with_problems, write_csv, write_json
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.errors import ConfigError, SparrowError, UsageError
 from sparrowmq.words import format_number, format_rate
@@ -103,6 +103,7 @@ class View:
         group: the group that the page shows; the watcher looks at it more often meanwhile.
         news: the subject that the page follows if `group` is None: "" is the cluster; None follows
             nothing.
+        problems: why parts of the tables are missing; files of the tables say so too.
     """
 
     template: str
@@ -111,6 +112,7 @@ class View:
     tables: Sequence[PageTable] = ()
     group: str | None = None
     news: str | None = ""
+    problems: Sequence[str] = ()
     status: int = 200
 
 
@@ -220,7 +222,8 @@ class Site:
         if kind in ("csv", "json") and view.tables:
             wanted = visit.query.get("table", view.tables[0].name)
             table = next((t for t in view.tables if t.name == wanted), view.tables[0])
-            return _file(arrange(table, visit.query, turns=False), kind)
+            table = arrange(table, visit.query, turns=False)
+            return _file(with_problems(table, view.problems), kind)
         tables = [arrange(table, visit.query) for table in view.tables[:1]]
         tables += view.tables[1:]
         html = self.render(
@@ -231,6 +234,7 @@ class Site:
             tables={table.name: table for table in tables},
             watched=view.group,
             news=view.news,
+            problems=view.problems,
             **view.context,
         )
         response = HTMLResponse(html, status_code=view.status)
