@@ -39,7 +39,7 @@ from sparrowmq.grpc_service.renewals import (
 from sparrowmq.grpc_service.server import GrpcServer
 from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected
-from sparrowmq.protocol.codes import LanguageCode, RequestCode
+from sparrowmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import PopHandle, PopMessageResponseHeader, parse_handle
@@ -70,8 +70,13 @@ class AnsweringClients(Clients):
     def known(self, caller: Caller) -> Client:
         return self.client
 
-    async def ask_well(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    async def ask(
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = 0,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
         if self.refuses is not None:
             raise Rejected(self.refuses, "too late, or too busy")
@@ -277,7 +282,7 @@ async def test_no_unforeseen_failure_ends_the_renewals(
     running = asyncio.create_task(renewals.run())
     async with asyncio.timeout(30):
         with monkeypatch.context() as broken:
-            broken.setattr(clients, "ask_well", None)
+            broken.setattr(clients, "ask", None)
             while not caplog.records:
                 await asyncio.sleep(0.001)
         while not clients.asked:
@@ -363,6 +368,8 @@ class PoppingClients(AnsweringClients):
         timeout_ms: int = 0,
         given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
+        if request.code != RequestCode.POP_MESSAGE:
+            return await super().ask(caller, request)
         header = PopMessageResponseHeader(
             pop_timestamp_ms=self.now_ms,
             invisible_time_ms=60_000,
@@ -404,16 +411,25 @@ async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> Non
 
 
 class CheckingClients(AnsweringClients):
-    """Clients of a broker that knows a message by its last handle, and refuses `busy` codes."""
+    """Clients of a broker that knows a message by its last handle, and refuses `busy` codes.
+
+    It does what `late` codes ask for, and does not confirm it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.popped_ms = START_MS
         self.busy: list[RequestCode] = []
+        self.late: list[RequestCode] = []
         self.done: list[int] = []
 
-    async def ask_well(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    async def ask(
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = 0,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
         fields = request.ext_fields or {}
         if request.code in self.busy:
@@ -422,11 +438,12 @@ class CheckingClients(AnsweringClients):
         if handle is not None and parse_handle(handle).pop_timestamp_ms != self.popped_ms:
             raise Rejected(Code.INVALID_RECEIPT_HANDLE, "not in flight")
         self.done.append(request.code)
+        code = ResponseCode.FLUSH_DISK_TIMEOUT if request.code in self.late else 0
         if request.code != RequestCode.CHANGE_MESSAGE_INVISIBLETIME:
-            return RemotingCommand(code=0)
+            return RemotingCommand(code=code)
         self.popped_ms = max(self.now_ms, self.popped_ms + 1)
         times = {"popTime": str(self.popped_ms), "invisibleTime": fields["invisibleTime"]}
-        return RemotingCommand(code=0, ext_fields={**times, "reviveQid": "0"})
+        return RemotingCommand(code=code, ext_fields={**times, "reviveQid": "0"})
 
 
 GROUP, TOPIC = Resource(name="GID"), Resource(name="T")
@@ -520,6 +537,29 @@ async def test_message_that_is_not_renewed_becomes_a_dead_letter_when_the_call_i
     assert (repeated, letters, clients.done) == (Code.OK, 1, [])
 
 
+@pytest.mark.parametrize("call", [acknowledge_by, change_by, give_up_by])
+@pytest.mark.parametrize("is_renewed", [True, False])
+async def test_handle_is_known_of_a_change_that_is_not_confirmed(
+    call: Callable[[ReceiveService, str], Awaitable[Code]], is_renewed: bool
+) -> None:
+    clients = CheckingClients()
+    renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
+    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
+    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    receipt = received(clients)
+    clients.client.streams.append(asyncio.Queue())
+    clients.late = [RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
+    if is_renewed:
+        renewals.add(CALLER, receipt)
+        await pass_time(clients, renewals, 45)
+    else:
+        assert await change_by(service, receipt.text) == Code.MASTER_PERSISTENCE_TIMEOUT
+    assert clients.popped_ms > START_MS
+    clients.late = []
+
+    assert await call(service, receipt.text) == Code.OK
+
+
 async def test_message_whose_refused_acknowledgement_nobody_repeats_comes_again() -> None:
     clients = CheckingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
@@ -550,8 +590,13 @@ class BusyOnceClients(Clients):
     def __init__(self) -> None:
         self.codes: list[int] = []
 
-    async def ask_well(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    async def ask(
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = 0,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
         self.codes.append(request.code)
         if len(self.codes) == 1:

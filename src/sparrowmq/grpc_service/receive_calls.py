@@ -15,7 +15,12 @@ from typing import NamedTuple
 
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_group, check_topic
-from sparrowmq.grpc_service.client_table import REQUEST_TIMEOUT_MS, BrokerPort, Clients
+from sparrowmq.grpc_service.client_table import (
+    ANSWER_MS,
+    REQUEST_TIMEOUT_MS,
+    BrokerPort,
+    Clients,
+)
 from sparrowmq.grpc_service.message_content import to_message, to_ms, to_timestamp
 from sparrowmq.grpc_service.messages import (
     AckMessageRequest,
@@ -59,8 +64,6 @@ from sparrowmq.protocol.pop_handle import (
 POLLING_MS_MIN, POLLING_MS_MAX = 5_000, 20_000
 INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 10_000, 12 * 3_600_000
 ACKS_MAX = 1_024
-# What an answer may take beyond the wait.
-ANSWER_MS = 3_000
 # Messages whose receiver has gone meanwhile are visible again after this.
 UNSENT_MS = 1_000
 _ALL_QUEUES = -1
@@ -194,7 +197,7 @@ class ReceiveService:
                     await change_invisible(
                         self._clients,
                         caller,
-                        ending.receipt,
+                        ending,
                         invisible_ms=UNSENT_MS,
                         is_attempt=False,
                     )
@@ -247,15 +250,15 @@ class ReceiveService:
         invisible_ms = _check_invisible(to_ms(request.invisible_duration), 0)
         receipt = parse_receipt(group, topic, request.receipt_handle)
         async with self._renewals.end(caller, receipt) as ending:
-            changed = await change_invisible(
+            await change_invisible(
                 self._clients,
                 caller,
-                ending.receipt,
+                ending,
                 invisible_ms=invisible_ms,
                 is_attempt=not request.suspend,
             )
             ending.is_done = True
-        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text)
+        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=ending.receipt.text)
 
     async def give_up(
         self, caller: Caller, request: ForwardMessageToDeadLetterQueueRequest

@@ -161,10 +161,10 @@ class Renewals:
     async def _change(self, renewed: _Renewed, invisible_ms: int) -> Code | None:
         """Let a message be invisible from now on; return why the broker refuses, None if not."""
         async with renewed.lock:
-            asked_ms, ending = self._now_ms(), renewed.ending
+            asked_ms = self._now_ms()
             try:
-                ending.receipt = await change_invisible(
-                    self._clients, renewed.caller, ending.receipt, invisible_ms=invisible_ms
+                await change_invisible(
+                    self._clients, renewed.caller, renewed.ending, invisible_ms=invisible_ms
                 )
             except Rejected as error:
                 return error.code
