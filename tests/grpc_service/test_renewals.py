@@ -440,6 +440,7 @@ class CheckingClients(AnsweringClients):
         self.done.append(request.code)
         code = ResponseCode.FLUSH_DISK_TIMEOUT if request.code in self.late else 0
         if request.code != RequestCode.CHANGE_MESSAGE_INVISIBLETIME:
+            await self.gate.wait()
             return RemotingCommand(code=code)
         self.popped_ms = max(self.now_ms, self.popped_ms + 1)
         times = {"popTime": str(self.popped_ms), "invisibleTime": fields["invisibleTime"]}
@@ -558,6 +559,35 @@ async def test_handle_is_known_of_a_change_that_is_not_confirmed(
     clients.late = []
 
     assert await call(service, receipt.text) == Code.OK
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_dead_letter_is_made_once_though_its_call_ends_before_the_broker_confirms_it(
+    is_late: bool,
+) -> None:
+    clients = CheckingClients()
+    renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
+    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
+    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    receipt = received(clients)
+    if is_late:
+        clients.late = [RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.ACK_MESSAGE]
+        refused = await give_up_by(service, receipt.text)
+        assert refused == Code.MASTER_PERSISTENCE_TIMEOUT
+        clients.late = []
+    else:
+        clients.gate.clear()
+        call = asyncio.create_task(give_up_by(service, receipt.text))
+        while RequestCode.CONSUMER_SEND_MSG_BACK not in clients.done:
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait({call})
+        clients.gate.set()
+        await asyncio.gather(*service._left)
+    await give_up_by(service, receipt.text)
+
+    assert clients.done.count(RequestCode.CONSUMER_SEND_MSG_BACK) == 1
+    assert clients.done[-1] == RequestCode.ACK_MESSAGE
 
 
 async def test_message_whose_refused_acknowledgement_nobody_repeats_comes_again() -> None:

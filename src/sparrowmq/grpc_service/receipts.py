@@ -192,6 +192,11 @@ async def give_up(clients: Clients, caller: Caller, ending: Ending, *, message_i
     asked = RemotingCommand(
         code=RequestCode.CONSUMER_SEND_MSG_BACK, ext_fields=encode_header(header)
     )
-    await clients.ask_well(caller, asked)
+    try:
+        await clients.ask_well(caller, asked)
+    except Rejected as error:
+        # Stored, but not on the disk yet, as the acknowledgement behind it will not be.
+        if error.code != Code.MASTER_PERSISTENCE_TIMEOUT:
+            raise
     ending.is_dead_letter = True
     await _acknowledge_one(clients, caller, receipt)

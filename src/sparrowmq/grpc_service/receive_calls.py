@@ -94,7 +94,7 @@ class ReceiveService:
         self._clients = clients
         self._renewals = renewals
         self._timestamp_ms = timestamp_ms
-        # Pops and releases whose calls have ended.
+        # What goes on when its call has ended.
         self._left: set[asyncio.Future[None]] = set()
 
     async def receive(
@@ -205,10 +205,11 @@ class ReceiveService:
                 # It comes again after its whole time.
                 continue
 
-    def _keep(self, work: Awaitable[None]) -> None:
+    def _keep(self, work: Awaitable[None]) -> asyncio.Future[None]:
         future = asyncio.ensure_future(work)
         self._left.add(future)
         future.add_done_callback(self._left.discard)
+        return future
 
     async def acknowledge(self, caller: Caller, request: AckMessageRequest) -> AckMessageResponse:
         """Finish messages; the answer has an entry for each."""
@@ -266,10 +267,14 @@ class ReceiveService:
         """Put a message among the group's dead letters."""
         group, topic = check_group(request.group), check_topic(request.topic)
         receipt = parse_receipt(group, topic, request.receipt_handle)
-        async with self._renewals.end(caller, receipt) as ending:
-            await give_up(self._clients, caller, ending, message_id=request.message_id)
-            ending.is_done = True
+        # A client whose deadline is over would repeat a half of it, and have two dead letters.
+        await asyncio.shield(self._keep(self._give_up(caller, receipt, request.message_id)))
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+    async def _give_up(self, caller: Caller, receipt: Receipt, message_id: str) -> None:
+        async with self._renewals.end(caller, receipt) as ending:
+            await give_up(self._clients, caller, ending, message_id=message_id)
+            ending.is_done = True
 
 
 def _check_invisible(invisible_ms: int, least_ms: int) -> int:
