@@ -240,6 +240,28 @@ async def test_an_acknowledgement_waits_for_a_renewal_and_has_its_handle(
     await looking
 
 
+async def test_a_call_that_ends_while_it_waits_for_a_renewal_can_be_repeated(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    receipt = received(clients)
+    renewals.add(CALLER, receipt)
+    clients.now_ms += 45_000
+    clients.client.seen_ms = clients.now_ms
+    clients.gate.clear()
+    looking = asyncio.create_task(renewals.look())
+    while not clients.asked:
+        await asyncio.sleep(0)
+    call = asyncio.create_task(change_by(service_of(clients, renewals), receipt.text))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait({call})
+    clients.gate.set()
+    await looking
+
+    async with renewals.end(CALLER, receipt) as ending:
+        assert ending.receipt.handle.pop_timestamp_ms == clients.now_ms
+
+
 async def test_renewed_messages_of_a_client_have_a_bound(
     clients: AnsweringClients, renewals: Renewals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,8 +410,7 @@ class PoppingClients(AnsweringClients):
 async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> None:
     clients = PoppingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
-    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
-    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
     request = ReceiveMessageRequest(
         group=Resource(name="GID"),
         message_queue=MessageQueue(topic=Resource(name="T")),
@@ -450,6 +471,11 @@ class CheckingClients(AnsweringClients):
 GROUP, TOPIC = Resource(name="GID"), Resource(name="T")
 
 
+def service_of(clients: AnsweringClients, renewals: Renewals) -> ReceiveService:
+    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
+    return ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+
+
 async def acknowledge_by(service: ReceiveService, handle: str) -> Code:
     entry = AckMessageEntry(message_id="ID", receipt_handle=handle)
     request = AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry])
@@ -492,8 +518,7 @@ async def test_call_that_is_refused_for_a_while_succeeds_when_it_is_repeated(
 ) -> None:
     clients = CheckingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
-    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
-    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
     receipt = received(clients)
     renewals.add(CALLER, receipt)
     clients.client.streams.append(asyncio.Queue())
@@ -520,8 +545,7 @@ async def test_message_that_is_not_renewed_becomes_a_dead_letter_when_the_call_i
 ) -> None:
     clients = CheckingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
-    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
-    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
     receipt = received(clients)
     clients.client.streams.append(asyncio.Queue())
 
@@ -545,8 +569,7 @@ async def test_handle_is_known_of_a_change_that_is_not_confirmed(
 ) -> None:
     clients = CheckingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
-    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
-    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
     receipt = received(clients)
     clients.client.streams.append(asyncio.Queue())
     clients.late = [RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
@@ -567,8 +590,7 @@ async def test_dead_letter_is_made_once_though_its_call_ends_before_the_broker_c
 ) -> None:
     clients = CheckingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
-    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
-    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
     receipt = received(clients)
     if is_late:
         clients.late = [RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.ACK_MESSAGE]
