@@ -676,11 +676,11 @@ async def test_acknowledgements_of_a_batch_that_is_refused_are_made_one_by_one(
     assert busy.codes == [RequestCode.BATCH_ACK_MESSAGE, *[RequestCode.ACK_MESSAGE] * 2]
 
 
-def test_full_telemetry_stream_loses_its_oldest_command_and_never_its_end() -> None:
+def test_full_telemetry_stream_loses_its_oldest_command() -> None:
     commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(2)
-    first, second = (TelemetryCommand(status=Status(message=name)) for name in ("1st", "2nd"))
+    told = [TelemetryCommand(status=Status(message=name)) for name in ("1st", "2nd", "3rd")]
 
-    for command in (first, second, None):
+    for command in told:
         tell(commands, command)
 
-    assert [commands.get_nowait() for _ in range(2)] == [second, None]
+    assert [commands.get_nowait() for _ in range(2)] == told[1:]

@@ -187,12 +187,6 @@ class Clients:
         client.streams.remove(commands)
         self._drop_unused(client)
 
-    def end_streams(self) -> None:
-        """End every telemetry stream."""
-        for client in self._clients.values():
-            for commands in client.streams:
-                tell(commands, None)
-
     def forget(self, client: Client) -> None:
         """Forget a client that has ended."""
         client.consumers, client.published_topics = [], frozenset()
@@ -239,10 +233,8 @@ def _key(caller: Caller) -> tuple[str, str]:
     return access_key, caller.client_id
 
 
-def tell(
-    commands: asyncio.Queue[TelemetryCommand | None], command: TelemetryCommand | None
-) -> None:
-    """Queue a command of a telemetry stream, None for its end; a full queue loses its oldest."""
+def tell(commands: asyncio.Queue[TelemetryCommand | None], command: TelemetryCommand) -> None:
+    """Queue a command of a telemetry stream; a full queue loses its oldest."""
     if commands.full():
         commands.get_nowait()
     commands.put_nowait(command)
