@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hostile import HostileCluster
+from queue_messages import message as message_at
 from sparrowmq import (
     Admin,
     AsyncPushConsumer,
+    BrokerError,
     ConfigError,
     ConsumeContext,
     Message,
@@ -25,10 +27,12 @@ from sparrowmq import (
     SimpleConsumer,
     UsageError,
 )
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Now, Operation
 from sparrowmq.client.operations import pop, pop_loop
+from sparrowmq.client.operations.pop import PopSource
+from sparrowmq.client.subscriber import Subscriber
 from sparrowmq.model.consuming import Start
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
 
@@ -244,6 +248,35 @@ def test_messages_are_renewed_while_the_listener_works(
     # The last handle alone acknowledges.
     wait_until_done(cluster, group, topic)
     assert calls == [b"a"]
+
+
+@pytest.mark.parametrize("gives_back", [False, True])
+def test_a_message_with_a_void_handle_holds_up_no_other_of_its_call(
+    monkeypatch: pytest.MonkeyPatch, gives_back: bool
+) -> None:
+    changed: list[bytes] = []
+
+    def change(_: object, message: MessageExt, **named: Any) -> Operation[MessageExt]:
+        if message.body == b"b":
+            raise BrokerError(ResponseCode.NO_MESSAGE, "its time was changed")
+        changed.append(message.body)
+        yield from ()
+        return message
+
+    monkeypatch.setattr(pop_loop, "change_invisible", change)
+    messages = [message_at(offset, body=body) for offset, body in enumerate((b"a", b"b", b"c"))]
+    batch = pop_loop._Batch(messages[0].queue, messages, until_ms=5, popped_ms=0)
+    popping = pop_loop._Popping(cast(Subscriber, None), cast(PopSource, None))
+    if gives_back:
+        (*_,) = pop_loop._give_back(popping, [batch])
+    else:
+        renewing = pop_loop._renew(popping, batch)
+        assert isinstance(next(renewing), Now)
+        with pytest.raises(StopIteration):
+            renewing.send(1_000)
+        assert batch.until_ms == 1_000 + pop_loop.INVISIBLE_MS
+
+    assert changed == [b"a", b"c"]
 
 
 def test_close_renews_while_it_waits_for_the_listener_and_its_acknowledgement(

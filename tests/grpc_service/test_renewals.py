@@ -39,7 +39,7 @@ from sparrowmq.grpc_service.renewals import (
 from sparrowmq.grpc_service.server import GrpcServer
 from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected
-from sparrowmq.protocol.codes import LanguageCode, RequestCode
+from sparrowmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import PopHandle, PopMessageResponseHeader, parse_handle
@@ -70,8 +70,13 @@ class AnsweringClients(Clients):
     def known(self, caller: Caller) -> Client:
         return self.client
 
-    async def ask_well(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    async def ask(
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = 0,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
         if self.refuses is not None:
             raise Rejected(self.refuses, "too late, or too busy")
@@ -235,6 +240,28 @@ async def test_an_acknowledgement_waits_for_a_renewal_and_has_its_handle(
     await looking
 
 
+async def test_a_call_that_ends_while_it_waits_for_a_renewal_can_be_repeated(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    receipt = received(clients)
+    renewals.add(CALLER, receipt)
+    clients.now_ms += 45_000
+    clients.client.seen_ms = clients.now_ms
+    clients.gate.clear()
+    looking = asyncio.create_task(renewals.look())
+    while not clients.asked:
+        await asyncio.sleep(0)
+    call = asyncio.create_task(change_by(service_of(clients, renewals), receipt.text))
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait({call})
+    clients.gate.set()
+    await looking
+
+    async with renewals.end(CALLER, receipt) as ending:
+        assert ending.receipt.handle.pop_timestamp_ms == clients.now_ms
+
+
 async def test_renewed_messages_of_a_client_have_a_bound(
     clients: AnsweringClients, renewals: Renewals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +304,7 @@ async def test_no_unforeseen_failure_ends_the_renewals(
     running = asyncio.create_task(renewals.run())
     async with asyncio.timeout(30):
         with monkeypatch.context() as broken:
-            broken.setattr(clients, "ask_well", None)
+            broken.setattr(clients, "ask", None)
             while not caplog.records:
                 await asyncio.sleep(0.001)
         while not clients.asked:
@@ -363,6 +390,8 @@ class PoppingClients(AnsweringClients):
         timeout_ms: int = 0,
         given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
+        if request.code != RequestCode.POP_MESSAGE:
+            return await super().ask(caller, request)
         header = PopMessageResponseHeader(
             pop_timestamp_ms=self.now_ms,
             invisible_time_ms=60_000,
@@ -381,8 +410,7 @@ class PoppingClients(AnsweringClients):
 async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> None:
     clients = PoppingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
-    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
-    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
     request = ReceiveMessageRequest(
         group=Resource(name="GID"),
         message_queue=MessageQueue(topic=Resource(name="T")),
@@ -404,16 +432,25 @@ async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> Non
 
 
 class CheckingClients(AnsweringClients):
-    """Clients of a broker that knows a message by its last handle, and refuses `busy` codes."""
+    """Clients of a broker that knows a message by its last handle, and refuses `busy` codes.
+
+    It does what `late` codes ask for, and does not confirm it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.popped_ms = START_MS
         self.busy: list[RequestCode] = []
+        self.late: list[RequestCode] = []
         self.done: list[int] = []
 
-    async def ask_well(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    async def ask(
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = 0,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
         fields = request.ext_fields or {}
         if request.code in self.busy:
@@ -422,14 +459,21 @@ class CheckingClients(AnsweringClients):
         if handle is not None and parse_handle(handle).pop_timestamp_ms != self.popped_ms:
             raise Rejected(Code.INVALID_RECEIPT_HANDLE, "not in flight")
         self.done.append(request.code)
+        code = ResponseCode.FLUSH_DISK_TIMEOUT if request.code in self.late else 0
         if request.code != RequestCode.CHANGE_MESSAGE_INVISIBLETIME:
-            return RemotingCommand(code=0)
+            await self.gate.wait()
+            return RemotingCommand(code=code)
         self.popped_ms = max(self.now_ms, self.popped_ms + 1)
         times = {"popTime": str(self.popped_ms), "invisibleTime": fields["invisibleTime"]}
-        return RemotingCommand(code=0, ext_fields={**times, "reviveQid": "0"})
+        return RemotingCommand(code=code, ext_fields={**times, "reviveQid": "0"})
 
 
 GROUP, TOPIC = Resource(name="GID"), Resource(name="T")
+
+
+def service_of(clients: AnsweringClients, renewals: Renewals) -> ReceiveService:
+    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
+    return ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
 
 
 async def acknowledge_by(service: ReceiveService, handle: str) -> Code:
@@ -474,8 +518,7 @@ async def test_call_that_is_refused_for_a_while_succeeds_when_it_is_repeated(
 ) -> None:
     clients = CheckingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
-    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
-    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
     receipt = received(clients)
     renewals.add(CALLER, receipt)
     clients.client.streams.append(asyncio.Queue())
@@ -502,8 +545,7 @@ async def test_message_that_is_not_renewed_becomes_a_dead_letter_when_the_call_i
 ) -> None:
     clients = CheckingClients()
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
-    broker = cast(BrokerPort, SimpleNamespace(broker_name="b", find_group=lambda _: None))
-    service = ReceiveService(broker, clients, renewals, timestamp_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
     receipt = received(clients)
     clients.client.streams.append(asyncio.Queue())
 
@@ -518,6 +560,56 @@ async def test_message_that_is_not_renewed_becomes_a_dead_letter_when_the_call_i
 
     assert refused == [Code.INTERNAL_SERVER_ERROR] * 2
     assert (repeated, letters, clients.done) == (Code.OK, 1, [])
+
+
+@pytest.mark.parametrize("call", [acknowledge_by, change_by, give_up_by])
+@pytest.mark.parametrize("is_renewed", [True, False])
+async def test_handle_is_known_of_a_change_that_is_not_confirmed(
+    call: Callable[[ReceiveService, str], Awaitable[Code]], is_renewed: bool
+) -> None:
+    clients = CheckingClients()
+    renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
+    receipt = received(clients)
+    clients.client.streams.append(asyncio.Queue())
+    clients.late = [RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
+    if is_renewed:
+        renewals.add(CALLER, receipt)
+        await pass_time(clients, renewals, 45)
+    else:
+        assert await change_by(service, receipt.text) == Code.MASTER_PERSISTENCE_TIMEOUT
+    assert clients.popped_ms > START_MS
+    clients.late = []
+
+    assert await call(service, receipt.text) == Code.OK
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_dead_letter_is_made_once_though_its_call_ends_before_the_broker_confirms_it(
+    is_late: bool,
+) -> None:
+    clients = CheckingClients()
+    renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
+    service = service_of(clients, renewals)
+    receipt = received(clients)
+    if is_late:
+        clients.late = [RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.ACK_MESSAGE]
+        refused = await give_up_by(service, receipt.text)
+        assert refused == Code.MASTER_PERSISTENCE_TIMEOUT
+        clients.late = []
+    else:
+        clients.gate.clear()
+        call = asyncio.create_task(give_up_by(service, receipt.text))
+        while RequestCode.CONSUMER_SEND_MSG_BACK not in clients.done:
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait({call})
+        clients.gate.set()
+        await asyncio.gather(*service._left)
+    await give_up_by(service, receipt.text)
+
+    assert clients.done.count(RequestCode.CONSUMER_SEND_MSG_BACK) == 1
+    assert clients.done[-1] == RequestCode.ACK_MESSAGE
 
 
 async def test_message_whose_refused_acknowledgement_nobody_repeats_comes_again() -> None:
@@ -550,8 +642,13 @@ class BusyOnceClients(Clients):
     def __init__(self) -> None:
         self.codes: list[int] = []
 
-    async def ask_well(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = 0
+    async def ask(
+        self,
+        caller: Caller,
+        request: RemotingCommand,
+        *,
+        timeout_ms: int = 0,
+        given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
         self.codes.append(request.code)
         if len(self.codes) == 1:
@@ -579,11 +676,11 @@ async def test_acknowledgements_of_a_batch_that_is_refused_are_made_one_by_one(
     assert busy.codes == [RequestCode.BATCH_ACK_MESSAGE, *[RequestCode.ACK_MESSAGE] * 2]
 
 
-def test_full_telemetry_stream_loses_its_oldest_command_and_never_its_end() -> None:
+def test_full_telemetry_stream_loses_its_oldest_command() -> None:
     commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(2)
-    first, second = (TelemetryCommand(status=Status(message=name)) for name in ("1st", "2nd"))
+    told = [TelemetryCommand(status=Status(message=name)) for name in ("1st", "2nd", "3rd")]
 
-    for command in (first, second, None):
+    for command in told:
         tell(commands, command)
 
-    assert [commands.get_nowait() for _ in range(2)] == [second, None]
+    assert [commands.get_nowait() for _ in range(2)] == told[1:]

@@ -35,6 +35,9 @@ COMMANDS_MAX = 1_000
 STREAMS_MAX = 20_000
 # GrpcClientConfig of the official clients: their deadline of a call that does not wait.
 REQUEST_TIMEOUT_MS = 3_000
+# PendingReplies.FLUSH_TIMEOUT_MS, and time for the answer: the broker answers every request that
+# does not wait for messages by then. What it has done is not known without its answer.
+ANSWER_MS = 8_000
 
 
 class BrokerPort(Protocol):
@@ -126,7 +129,7 @@ class Clients:
         caller: Caller,
         request: RemotingCommand,
         *,
-        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        timeout_ms: int = ANSWER_MS,
         given_up: asyncio.Future[None] | None = None,
     ) -> RemotingCommand:
         """Ask the broker in the caller's name; return an answer of any code.
@@ -145,11 +148,9 @@ class Clients:
         except SparrowError as error:
             raise reject(error) from error
 
-    async def ask_well(
-        self, caller: Caller, request: RemotingCommand, *, timeout_ms: int = REQUEST_TIMEOUT_MS
-    ) -> RemotingCommand:
+    async def ask_well(self, caller: Caller, request: RemotingCommand) -> RemotingCommand:
         """Ask the broker in the caller's name; return its success. Raises: Rejected."""
-        return check_answer(await self.ask(caller, request, timeout_ms=timeout_ms))
+        return check_answer(await self.ask(caller, request))
 
     def _connect(self, caller: Caller) -> LocalConnection:
         client = self.find(caller)
@@ -185,12 +186,6 @@ class Clients:
         self._stream_count -= 1
         client.streams.remove(commands)
         self._drop_unused(client)
-
-    def end_streams(self) -> None:
-        """End every telemetry stream."""
-        for client in self._clients.values():
-            for commands in client.streams:
-                tell(commands, None)
 
     def forget(self, client: Client) -> None:
         """Forget a client that has ended."""
@@ -238,10 +233,8 @@ def _key(caller: Caller) -> tuple[str, str]:
     return access_key, caller.client_id
 
 
-def tell(
-    commands: asyncio.Queue[TelemetryCommand | None], command: TelemetryCommand | None
-) -> None:
-    """Queue a command of a telemetry stream, None for its end; a full queue loses its oldest."""
+def tell(commands: asyncio.Queue[TelemetryCommand | None], command: TelemetryCommand) -> None:
+    """Queue a command of a telemetry stream; a full queue loses its oldest."""
     if commands.full():
         commands.get_nowait()
     commands.put_nowait(command)

@@ -16,7 +16,7 @@ from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.client_table import Clients
 from sparrowmq.grpc_service.messages import Code
-from sparrowmq.grpc_service.statuses import Rejected
+from sparrowmq.grpc_service.statuses import Rejected, check_answer
 from sparrowmq.model.message import DEAD_LETTER_LEVEL
 from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.protocol.bodies import encode_body
@@ -130,27 +130,33 @@ async def _acknowledge_one(clients: Clients, caller: Caller, receipt: Receipt) -
 async def change_invisible(
     clients: Clients,
     caller: Caller,
-    receipt: Receipt,
+    ending: Ending,
     *,
     invisible_ms: int,
     is_attempt: bool = True,
-) -> Receipt:
-    """Let a message be invisible for another time, from now on; return it with its new handle.
+) -> None:
+    """Let a message be invisible for another time, from now on.
+
+    The broker names the new handle also where its log cannot take the change yet.
 
     Args:
+        ending: gets the new handle.
         is_attempt: whether the next delivery counts as an attempt.
 
     Raises: Rejected.
     """
+    receipt = ending.receipt
     header = receipt.handle.change_header(
         receipt.group, receipt.topic, invisible_ms=invisible_ms, suspend=not is_attempt
     )
     asked = RemotingCommand(
         code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext_fields=encode_header(header)
     )
-    answer = await clients.ask_well(caller, asked)
-    found = decode_header(ChangeInvisibleTimeResponseHeader, answer.ext_fields)
-    return receipt._replace(handle=receipt.handle.changed(found))
+    answer = await clients.ask(caller, asked)
+    if answer.ext_fields:
+        found = decode_header(ChangeInvisibleTimeResponseHeader, answer.ext_fields)
+        ending.receipt = receipt._replace(handle=receipt.handle.changed(found))
+    check_answer(answer)
 
 
 async def give_up(clients: Clients, caller: Caller, ending: Ending, *, message_id: str) -> None:
@@ -163,19 +169,18 @@ async def give_up(clients: Clients, caller: Caller, ending: Ending, *, message_i
 
     Raises: Rejected.
     """
-    receipt = ending.receipt
     if ending.is_dead_letter:
-        await _acknowledge_one(clients, caller, receipt)
+        await _acknowledge_one(clients, caller, ending.receipt)
         return
     try:
-        receipt = await change_invisible(clients, caller, receipt, invisible_ms=_GIVING_UP_MS)
-        ending.receipt = receipt
+        await change_invisible(clients, caller, ending, invisible_ms=_GIVING_UP_MS)
     except Rejected as error:
         if error.code != Code.INVALID_RECEIPT_HANDLE:
             raise
         # This succeeds for a message that is finished.
-        await _acknowledge_one(clients, caller, receipt)
+        await _acknowledge_one(clients, caller, ending.receipt)
         return
+    receipt = ending.receipt
     header = ConsumerSendMsgBackRequestHeader(
         position=receipt.position,
         group=receipt.group,
@@ -187,6 +192,11 @@ async def give_up(clients: Clients, caller: Caller, ending: Ending, *, message_i
     asked = RemotingCommand(
         code=RequestCode.CONSUMER_SEND_MSG_BACK, ext_fields=encode_header(header)
     )
-    await clients.ask_well(caller, asked)
+    try:
+        await clients.ask_well(caller, asked)
+    except Rejected as error:
+        # Stored, but not on the disk yet, as the acknowledgement behind it will not be.
+        if error.code != Code.MASTER_PERSISTENCE_TIMEOUT:
+            raise
     ending.is_dead_letter = True
     await _acknowledge_one(clients, caller, receipt)

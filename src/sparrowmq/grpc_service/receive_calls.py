@@ -15,7 +15,12 @@ from typing import NamedTuple
 
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_group, check_topic
-from sparrowmq.grpc_service.client_table import REQUEST_TIMEOUT_MS, BrokerPort, Clients
+from sparrowmq.grpc_service.client_table import (
+    ANSWER_MS,
+    REQUEST_TIMEOUT_MS,
+    BrokerPort,
+    Clients,
+)
 from sparrowmq.grpc_service.message_content import to_message, to_ms, to_timestamp
 from sparrowmq.grpc_service.messages import (
     AckMessageRequest,
@@ -59,8 +64,6 @@ from sparrowmq.protocol.pop_handle import (
 POLLING_MS_MIN, POLLING_MS_MAX = 5_000, 20_000
 INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 10_000, 12 * 3_600_000
 ACKS_MAX = 1_024
-# What an answer may take beyond the wait.
-ANSWER_MS = 3_000
 # Messages whose receiver has gone meanwhile are visible again after this.
 UNSENT_MS = 1_000
 _ALL_QUEUES = -1
@@ -91,7 +94,7 @@ class ReceiveService:
         self._clients = clients
         self._renewals = renewals
         self._timestamp_ms = timestamp_ms
-        # Pops and releases whose calls have ended.
+        # What goes on when its call has ended.
         self._left: set[asyncio.Future[None]] = set()
 
     async def receive(
@@ -194,7 +197,7 @@ class ReceiveService:
                     await change_invisible(
                         self._clients,
                         caller,
-                        ending.receipt,
+                        ending,
                         invisible_ms=UNSENT_MS,
                         is_attempt=False,
                     )
@@ -202,10 +205,11 @@ class ReceiveService:
                 # It comes again after its whole time.
                 continue
 
-    def _keep(self, work: Awaitable[None]) -> None:
+    def _keep(self, work: Awaitable[None]) -> asyncio.Future[None]:
         future = asyncio.ensure_future(work)
         self._left.add(future)
         future.add_done_callback(self._left.discard)
+        return future
 
     async def acknowledge(self, caller: Caller, request: AckMessageRequest) -> AckMessageResponse:
         """Finish messages; the answer has an entry for each."""
@@ -247,15 +251,15 @@ class ReceiveService:
         invisible_ms = _check_invisible(to_ms(request.invisible_duration), 0)
         receipt = parse_receipt(group, topic, request.receipt_handle)
         async with self._renewals.end(caller, receipt) as ending:
-            changed = await change_invisible(
+            await change_invisible(
                 self._clients,
                 caller,
-                ending.receipt,
+                ending,
                 invisible_ms=invisible_ms,
                 is_attempt=not request.suspend,
             )
             ending.is_done = True
-        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.text)
+        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=ending.receipt.text)
 
     async def give_up(
         self, caller: Caller, request: ForwardMessageToDeadLetterQueueRequest
@@ -263,10 +267,14 @@ class ReceiveService:
         """Put a message among the group's dead letters."""
         group, topic = check_group(request.group), check_topic(request.topic)
         receipt = parse_receipt(group, topic, request.receipt_handle)
-        async with self._renewals.end(caller, receipt) as ending:
-            await give_up(self._clients, caller, ending, message_id=request.message_id)
-            ending.is_done = True
+        # A client whose deadline is over would repeat a half of it, and have two dead letters.
+        await asyncio.shield(self._keep(self._give_up(caller, receipt, request.message_id)))
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+    async def _give_up(self, caller: Caller, receipt: Receipt, message_id: str) -> None:
+        async with self._renewals.end(caller, receipt) as ending:
+            await give_up(self._clients, caller, ending, message_id=message_id)
+            ending.is_done = True
 
 
 def _check_invisible(invisible_ms: int, least_ms: int) -> int:

@@ -98,13 +98,14 @@ class Renewals:
             return
         if not self._renewed[client]:
             del self._renewed[client]
-        async with renewed.lock:
-            try:
+        try:
+            # The call may end while it waits for a renewal.
+            async with renewed.lock:
                 yield renewed.ending
-            finally:
-                if not renewed.ending.is_done:
-                    renewed.end_ms = min(renewed.end_ms, self._now_ms() + REPEATED_MS)
-                    self._renewed.setdefault(client, {})[receipt.text] = renewed
+        finally:
+            if not renewed.ending.is_done:
+                renewed.end_ms = min(renewed.end_ms, self._now_ms() + REPEATED_MS)
+                self._renewed.setdefault(client, {})[receipt.text] = renewed
 
     def _keep_changed(self, client: Client, caller: Caller, known: str, ending: Ending) -> None:
         """Renew for a while a message whose client knows another handle."""
@@ -161,10 +162,10 @@ class Renewals:
     async def _change(self, renewed: _Renewed, invisible_ms: int) -> Code | None:
         """Let a message be invisible from now on; return why the broker refuses, None if not."""
         async with renewed.lock:
-            asked_ms, ending = self._now_ms(), renewed.ending
+            asked_ms = self._now_ms()
             try:
-                ending.receipt = await change_invisible(
-                    self._clients, renewed.caller, ending.receipt, invisible_ms=invisible_ms
+                await change_invisible(
+                    self._clients, renewed.caller, renewed.ending, invisible_ms=invisible_ms
                 )
             except Rejected as error:
                 return error.code

@@ -55,8 +55,6 @@ from sparrowmq.protocol.record import (
 )
 from sparrowmq.protocol.subscription import java_hash
 
-# PendingReplies.FLUSH_TIMEOUT_MS, and time for the answer: the broker answers every send by then.
-SEND_TIMEOUT_MS = 8_000
 # The most messages of one request.
 MESSAGES_MAX = 1_024
 _ANY_QUEUE = -1
@@ -134,7 +132,7 @@ class SendService:
         try:
             if kind == MessageType.TRANSACTION:
                 await register_producer(self._clients, caller, topic.topic_name)
-            answer = await self._clients.ask_well(caller, asked, timeout_ms=SEND_TIMEOUT_MS)
+            answer = await self._clients.ask_well(caller, asked)
         except Rejected as error:
             return SendResultEntry(status=error.status, message_id=system.message_id)
         fields = answer.ext_fields or {}
@@ -171,7 +169,7 @@ class SendService:
             transaction_id=request.transaction_id,
         )
         asked = RemotingCommand(code=RequestCode.END_TRANSACTION, ext_fields=encode_header(header))
-        await self._clients.ask_well(caller, asked, timeout_ms=SEND_TIMEOUT_MS)
+        await self._clients.ask_well(caller, asked)
         return EndTransactionResponse(status=ok())
 
     async def recall(self, caller: Caller, request: RecallMessageRequest) -> RecallMessageResponse:
@@ -184,7 +182,7 @@ class SendService:
             bname=self._broker.broker_name,
         )
         asked = RemotingCommand(code=RequestCode.RECALL_MESSAGE, ext_fields=encode_header(header))
-        answer = await self._clients.ask_well(caller, asked, timeout_ms=SEND_TIMEOUT_MS)
+        answer = await self._clients.ask_well(caller, asked)
         return RecallMessageResponse(
             status=ok(), message_id=(answer.ext_fields or {}).get("msgId", "")
         )

@@ -158,8 +158,7 @@ class GrpcServer:
         return bound
 
     async def stop(self) -> None:
-        """End the streams, and stop serving."""
-        self._clients.end_streams()
+        """Stop serving; what runs after `STOP_GRACE_S`, such as each telemetry stream, is cut."""
         if self._renewing is not None:
             self._renewing.cancel()
         if self._server is not None:

@@ -46,11 +46,12 @@ from sparrowmq.client.operations.pop import (
 )
 from sparrowmq.client.operations.send_back import FIRST_RETRY_LEVEL
 from sparrowmq.client.subscriber import FirstMessage, RequestFailed, Subscriber
-from sparrowmq.errors import SparrowError, TopicRouteNotFound, TransportError
+from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound, TransportError
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import PROPERTY_POP_CK, Decision
+from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.pop_handle import INIT_MAX, INIT_MIN, POP_COUNT_MAX, parse_handle
 from sparrowmq.protocol.trace import ConsumedCode
 
@@ -395,14 +396,29 @@ def _renew(popping: _Popping, batch: _Batch) -> Operation[None]:
     # What a listener has is tried: a message whose work ends its process becomes a dead letter.
     is_tried = batch.begun_ms is not None
     try:
-        for at, message in enumerate(batch.messages):
-            batch.messages[at] = yield from change_invisible(
-                popping.source, message, invisible_ms=INVISIBLE_MS, is_attempt=is_tried
-            )
+        yield from _change_each(popping, batch, invisible_ms=INVISIBLE_MS, is_attempt=is_tried)
         batch.until_ms = now_ms + INVISIBLE_MS
     except SparrowError as error:
         popping.subscriber.report(RequestFailed("renewal", batch.queue, error))
         yield Sleep(PAUSE_MS)
+
+
+def _change_each(
+    popping: _Popping, batch: _Batch, *, invisible_ms: int, is_attempt: bool
+) -> Operation[None]:
+    """Let messages be invisible for another time, also behind one whose handle is void.
+
+    It is if the answer to its last change was lost.
+    """
+    for at, message in enumerate(batch.messages):
+        try:
+            batch.messages[at] = yield from change_invisible(
+                popping.source, message, invisible_ms=invisible_ms, is_attempt=is_attempt
+            )
+        except BrokerError as error:
+            # Its acknowledgement will say so.
+            if error.code != ResponseCode.NO_MESSAGE:
+                raise
 
 
 def _leave(popping: _Popping) -> Operation[None]:
@@ -435,8 +451,5 @@ def _give_back(popping: _Popping, batches: list[_Batch]) -> Operation[None]:
             yield Join(batch.renewal, None)
         # Messages that stay here come again at the end of their time.
         with suppress(SparrowError):
-            for message in batch.messages:
-                yield from change_invisible(
-                    popping.source, message, invisible_ms=0, is_attempt=False
-                )
+            yield from _change_each(popping, batch, invisible_ms=0, is_attempt=False)
     popping.ending_count -= len(batches)
