@@ -738,6 +738,10 @@ def test_lag_is_the_distance_to_the_queues_ends() -> None:
     ]
     assert lag_of({"sources": foreign}) == {}
     assert lag_of({"sources": [*progress["sources"], *foreign]}) == lag_of(progress)
+    # Another source of the query, such as one with another filter, has read farther.
+    farther = {"endOffset": offsets_of(9, 2), "latestOffset": offsets_of(10, 2)}
+    for sources in ([*progress["sources"], farther], [farther, *progress["sources"]]):
+        assert lag_of({"sources": sources}) == lag_of(progress)
 
 
 def test_the_listener_keeps_each_querys_lag_logs_it_at_times_and_forgets_ended_queries() -> None:
