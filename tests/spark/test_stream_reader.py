@@ -138,6 +138,20 @@ def test_available_now_freezes_its_end(fake_cluster: FakeCluster) -> None:
     assert end == stream.latestOffset(end, ALL)
 
 
+def test_available_now_does_not_go_back_behind_a_start_at_latest(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 5)
+    stream = make_stream(fake_cluster, startingOffsets="latest")
+
+    stream.prepareForTriggerAvailableNow()
+    fake_cluster.append("T", 0, 5)
+    start = stream.initialOffset()
+
+    assert offsets_of(10, 0) == start == stream.latestOffset(start, ALL)
+
+
 def test_available_now_waits_for_a_broker_that_starts_when_the_query_does(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
