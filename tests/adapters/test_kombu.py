@@ -28,7 +28,7 @@ import sparrowmq.adapters.kombu as transport
 from queue_messages import message
 from sparrowmq import Admin, Message, Producer
 from sparrowmq.errors import UsageError
-from sparrowmq.model import ConsumeContext
+from sparrowmq.model import ConsumeContext, MessageQueue
 from sparrowmq.testing import InProcessCluster, read_messages
 from waiting import wait_until
 
@@ -351,7 +351,7 @@ def test_task_of_a_queue_that_is_cancelled_or_closed_is_given_back(
     call = threading.Thread(target=tasks._listen, args=([came], context), daemon=True)
     if begun:
         call.start()
-        wait_until("the task waits", lambda: not tasks._waiting.empty())
+        wait_until("the task waits", lambda: bool(tasks._waiting))
         tasks.take()
         tasks.close()
     else:
@@ -361,6 +361,53 @@ def test_task_of_a_queue_that_is_cancelled_or_closed_is_given_back(
 
     assert not call.is_alive()
     assert not context.end_undecided()
+
+
+@pytest.mark.parametrize(
+    ("options", "topic", "left"),
+    [
+        ({}, "T", []),
+        ({"balance": "messages"}, "T", ["waits"]),
+        ({}, "%RETRY%GID_celery_T", ["waits"]),
+    ],
+)
+def test_task_that_was_not_begun_is_left_to_the_next_owner_of_its_queue(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], topic: str, left: list[str]
+) -> None:
+    looks: list[MessageQueue] = []
+    monkeypatch.setattr(transport, "PushConsumer", consumer := Mock())
+    monkeypatch.setattr(transport, "LOOK_INTERVAL_S", 0.001)
+    tasks = transport.QueueTasks("T", options, Mock())
+    queue = MessageQueue(topic, "broker-a", 0)
+    consumer().assignment.return_value = [MessageQueue("T", "broker-a", 0)]
+    is_moving = tasks._is_moving
+
+    def look(place: MessageQueue) -> bool:
+        looks.append(place)
+        return is_moving(place)
+
+    monkeypatch.setattr(tasks, "_is_moving", look)
+    calls: list[threading.Thread] = []
+    for offset, name in enumerate(("taken", "waits")):
+        body = dumps({"id": name, "headers": {}, "properties": {"delivery_info": {}}}).encode()
+        came = message(offset, body=body)
+        context = ConsumeContext(queue, messages=(came,))
+        call = threading.Thread(target=tasks._listen, args=([came], context), daemon=True)
+        call.start()
+        wait_until("the task waits", lambda: bool(tasks._waiting))
+        if name == "taken":
+            taken = tasks.take()
+        calls.append(call)
+    consumer().assignment.return_value = []
+    count = len(looks) + 100
+    wait_until("looked", lambda: len(looks) >= count and len(tasks._waiting) <= len(left))
+
+    assert [task.payload["id"] for task in tasks._waiting] == left
+    assert not taken.wait(0)
+    tasks.close()
+    for call in calls:
+        call.join(20)
+        assert not call.is_alive()
 
 
 def test_calls_that_send_tasks_back_at_once_share_a_producer(

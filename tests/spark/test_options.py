@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,13 @@ from sparrowmq.spark import option_table
 from sparrowmq.spark.bounds import OffsetChoice, TimestampChoice
 from sparrowmq.spark.checkpoint_offsets import EARLIEST, LATEST
 from sparrowmq.spark.options import OPTIONS, parse_options, starting_at
-from sparrowmq.spark.schema import COLUMNS, PROFILES, columns_ddl, parse_columns
+from sparrowmq.spark.schema import (
+    COLUMNS,
+    PROFILES,
+    check_declared,
+    columns_ddl,
+    parse_columns,
+)
 
 GOOD = {"nameServer": "127.0.0.1:9876", "topic": "flights"}
 
@@ -240,6 +247,20 @@ def test_ddl_quotes_the_names() -> None:
     ddl = columns_ddl(("queueId", "bodyFields"), "struct<n:int>")
 
     assert ddl == "`queueId` int, `bodyFields` struct<n:int>"
+
+
+def test_times_have_a_zone_whatever_the_session_takes_a_timestamp_for() -> None:
+    names = PROFILES["default"]
+
+    types = re.findall("`(.*?)` ([^,]*(?:<.*?>)?)", columns_ddl(names, ""))
+
+    assert [name for name, _ in types] == list(names)
+    assert {"bornTimestamp", "storeTimestamp"} == {
+        name for name, kind in types if kind == "timestamp_ltz"
+    }
+    assert "timestamp" not in dict(types).values()
+    with pytest.raises(ConfigError, match="write `storeTimestamp` timestamp_ltz"):
+        check_declared({"storeTimestamp": "timestamp_ntz"}, "")
 
 
 def test_columns_are_named_once() -> None:

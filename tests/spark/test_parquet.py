@@ -49,10 +49,10 @@ def test_a_replayed_batch_that_is_whole_is_left_alone(spark: SparkSession, tmp_p
     # None removes the property, which the annotation leaves out.
     set_property: Callable[[str, Any], None] = cast(Any, spark.sparkContext).setLocalProperty
 
-    def write(query_id: str | None) -> None:
+    def write(query_id: str | None, batch_id: int = 0) -> None:
         set_property("sql.streaming.queryId", query_id)
         try:
-            write_batch_parquet(frame, 0, str(table), ["month"])
+            write_batch_parquet(frame, batch_id, str(table), ["month"])
         finally:
             set_property("sql.streaming.queryId", None)
 
@@ -72,6 +72,9 @@ def test_a_replayed_batch_that_is_whole_is_left_alone(spark: SparkSession, tmp_p
         with pytest.raises(UsageError, match="has batches of another checkpoint"):
             write("query-2")
         (table / "batchId=0").rename(table / "batchId=3") if number == 0 else None
+    # Nor does another query replace a batch of the same number.
+    with pytest.raises(UsageError, match="has batches of another checkpoint"):
+        write("query-2", 3)
     assert sorted(pq.read_table(table)["id"].to_pylist()) == [1, 2]
 
 

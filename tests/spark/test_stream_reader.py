@@ -138,6 +138,20 @@ def test_available_now_freezes_its_end(fake_cluster: FakeCluster) -> None:
     assert end == stream.latestOffset(end, ALL)
 
 
+def test_available_now_does_not_go_back_behind_a_start_at_latest(
+    fake_cluster: FakeCluster,
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 5)
+    stream = make_stream(fake_cluster, startingOffsets="latest")
+
+    stream.prepareForTriggerAvailableNow()
+    fake_cluster.append("T", 0, 5)
+    start = stream.initialOffset()
+
+    assert offsets_of(10, 0) == start == stream.latestOffset(start, ALL)
+
+
 def test_available_now_waits_for_a_broker_that_starts_when_the_query_does(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -738,6 +752,10 @@ def test_lag_is_the_distance_to_the_queues_ends() -> None:
     ]
     assert lag_of({"sources": foreign}) == {}
     assert lag_of({"sources": [*progress["sources"], *foreign]}) == lag_of(progress)
+    # Another source of the query, such as one with another filter, has read farther.
+    farther = {"endOffset": offsets_of(9, 2), "latestOffset": offsets_of(10, 2)}
+    for sources in ([*progress["sources"], farther], [farther, *progress["sources"]]):
+        assert lag_of({"sources": sources}) == lag_of(progress)
 
 
 def test_the_listener_keeps_each_querys_lag_logs_it_at_times_and_forgets_ended_queries() -> None:

@@ -8,7 +8,8 @@ and its workers are a consumer group of the topic. The rules:
 
 - A task is one message. While a worker has the task, a call of the group's listener waits for the
   acknowledgement. RocketMQ's rules for listeners therefore hold for tasks: a queue changes its
-  owner once its tasks are done, and another worker gets the tasks of a killed worker.
+  owner once its tasks are done, and another worker gets the tasks of a killed worker. A worker
+  does not begin the tasks of a queue that goes to another one.
 - Offsets are committed up to the first unfinished task. After a kill, acknowledged tasks behind an
   unfinished one may run again.
 - A task with an `eta` waits at the broker: in the longest delay level that ends before the `eta`,
@@ -23,6 +24,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -42,7 +44,7 @@ from sparrowmq.errors import (
     TransportError,
     UsageError,
 )
-from sparrowmq.model import ConsumeContext, Message, MessageExt
+from sparrowmq.model import ConsumeContext, Message, MessageExt, MessageQueue
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.names import CONSUMER_GROUP_LENGTH_MAX
 from sparrowmq.model.namespace import Namespace
@@ -50,6 +52,11 @@ from sparrowmq.model.namespace import Namespace
 DEFAULT_PORT: Final = 9876
 # The time between two looks at empty queues.
 POLLING_INTERVAL_S: Final = 0.02
+# The time between two looks whether the queue of a task that waits goes to another worker.
+LOOK_INTERVAL_S: Final = 1.0
+# The time by which the queue has moved, `drain_timeout_ms` and the last commit included. The next
+# owner gets its tasks; one that is given back before would come a second time.
+MOVE_S: Final = 20.0
 # The delay before a task that a worker gave back is delivered again.
 REQUEUE_DELAY: Final = timedelta(seconds=1)
 # Celery counts its retries itself: a task that was given back often must not become a dead letter.
@@ -74,9 +81,9 @@ class HeldTask:
             self.is_done = is_done
             self._decided.set()
 
-    def wait(self) -> None:
-        """Wait for the decision."""
-        self._decided.wait()
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the decision; return whether it has come."""
+        return self._decided.wait(timeout_s)
 
 
 class QueueTasks:
@@ -90,7 +97,9 @@ class QueueTasks:
         self, topic: str, settings: dict[str, Any], put_back: Callable[[dict[str, Any]], None]
     ) -> None:
         self._put_back = put_back
-        self._waiting: queue.SimpleQueue[HeldTask] = queue.SimpleQueue()
+        self._topic = topic
+        self._shares_queues: bool = settings.get("balance") != "messages"
+        self._waiting: deque[HeldTask] = deque()
         self._taken: set[HeldTask] = set()
         self._lock = threading.Lock()
         self._is_open = True
@@ -109,7 +118,10 @@ class QueueTasks:
         if not self._is_open:
             self._is_open = True
             self._consumer.resume()
-        return self._waiting.get_nowait()
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+        raise queue.Empty
 
     def pause(self) -> None:
         """Receive no further tasks until `take`, and give back the waiting ones."""
@@ -117,11 +129,10 @@ class QueueTasks:
         with self._lock:
             # Calls of the listener may have begun before.
             self._is_open = False
-        while True:
-            try:
-                self._waiting.get_nowait().decide(is_done=False)
-            except queue.Empty:
-                return
+            waiting = tuple(self._waiting)
+            self._waiting.clear()
+        for task in waiting:
+            task.decide(is_done=False)
 
     def close(self) -> None:
         """Give back all unfinished tasks, and leave the group."""
@@ -143,19 +154,35 @@ class QueueTasks:
                 continue
             if is_early:
                 self._put_back(payload)
-            elif not self._is_done_by_worker(HeldTask(payload)):
+            elif not self._is_done_by_worker(HeldTask(payload), context.queue):
                 context.retry(message, delay=REQUEUE_DELAY)
 
-    def _is_done_by_worker(self, task: HeldTask) -> bool:
+    def _is_done_by_worker(self, task: HeldTask, place: MessageQueue) -> bool:
         with self._lock:
             if not self._is_open:
                 return False
             self._taken.add(task)
-            self._waiting.put(task)
-        task.wait()
+            self._waiting.append(task)
+        while not task.wait(LOOK_INTERVAL_S):
+            if self._is_moving(place) and self._withdraw(task):
+                task.wait(MOVE_S)
+                break
         with self._lock:
             self._taken.discard(task)
         return task.is_done
+
+    def _is_moving(self, place: MessageQueue) -> bool:
+        """Return whether another worker is to have a queue of the topic."""
+        is_shared = self._shares_queues and place.topic == self._topic
+        return is_shared and place not in self._consumer.assignment()
+
+    def _withdraw(self, task: HeldTask) -> bool:
+        """Take a task back from the worker; return False if the worker has it already."""
+        with self._lock:
+            if task not in self._waiting:
+                return False
+            self._waiting.remove(task)
+            return True
 
 
 class QueueChannel(_Channel):  # type: ignore[misc]

@@ -80,8 +80,7 @@ def write_batch_parquet(
     target, writing = f"{root}/batchId={batch_id}", f"{root}/{_WRITING}/batchId={batch_id}"
     query_id = session.sparkContext.getLocalProperty(_QUERY_ID_KEY)
     if query_id is not None:
-        if batch_id == 0:
-            _check_first(files, root, query_id)
+        _check_own(files, root, batch_id, query_id)
         if _is_whole(files, target, query_id):
             return False
     batch_df.write.mode("overwrite").partitionBy(*partition_by).parquet(writing)
@@ -96,12 +95,14 @@ def parquet_writer(path: str, partition_by: Sequence[str] = ()) -> Callable[[Dat
     return partial(write_batch_parquet, path=path, partition_by=tuple(partition_by))
 
 
-def _check_first(files: Files, root: str, query_id: str) -> None:
-    """Check that a query's first batch finds no batch of another query."""
-    batches = {entry.name for entry in files.list(root) if entry.name.startswith("batchId=")}
-    text = files.read_text(f"{root}/batchId=0/{_WRITTEN}")
+def _check_own(files: Files, root: str, batch_id: int, query_id: str) -> None:
+    """Check that a query's first batch finds no batch of another query, a later one not its own."""
+    text = files.read_text(f"{root}/batchId={batch_id}/{_WRITTEN}")
     is_other = text is not None and json.loads(text)["queryId"] != query_id
-    if is_other or batches - {"batchId=0"}:
+    if batch_id == 0:
+        batches = {entry.name for entry in files.list(root) if entry.name.startswith("batchId=")}
+        is_other = is_other or bool(batches - {"batchId=0"})
+    if is_other:
         raise UsageError(
             f"{root} has batches of another checkpoint, and messages would be there twice; "
             f"give that checkpoint, or write to another directory"

@@ -206,7 +206,8 @@ def choose_end(
             answer.losses.append(_too_large(queue, begin, found))
             answer.offsets[queue] = found.max_offset
             continue
-        ranges.append(QueueRange(queue, min(begin, end), end))
+        # `latest` may be found after the query's end.
+        ranges.append(QueueRange(queue, begin, max(begin, end)))
     answer.losses.extend(
         Loss(queue, f"it is not there any more; offset {start[queue]} was to be read next")
         for queue in sorted(start)

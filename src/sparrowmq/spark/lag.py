@@ -29,8 +29,8 @@ def lag_of(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
         progress: `query.lastProgress`, or the progress that a StreamingQueryListener gets, as a
             dict.
 
-    Returns: the lag of each queue for which both ends are known; sources of other formats have
-    none.
+    Returns: the lag of each queue for which both ends are known, the greatest if several sources
+    read it; sources of other formats have none.
     """
     lag: dict[MessageQueue, int] = {}
     for source in progress["sources"]:
@@ -38,7 +38,9 @@ def lag_of(progress: Mapping[str, Any]) -> dict[MessageQueue, int]:
             read, held = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
         except ValueError:
             continue
-        lag |= {queue: max(0, held[queue] - read[queue]) for queue in read if queue in held}
+        for queue in read:
+            if queue in held:
+                lag[queue] = max(lag.get(queue, 0), held[queue] - read[queue])
     return lag
 
 

@@ -143,7 +143,7 @@ def check_declared(types: Mapping[str, str], body_type: str) -> None:
         right = body_type if known == "bodyFields" else _BY_NAME[known].ddl
         if (name, kind) != (known, right):
             raise ConfigError(
-                f"column {name!r} is declared as {kind}; write `{known}` {right}, "
+                f"column {name!r} is declared as {kind}; write {columns_ddl((known,), body_type)}, "
                 f"and cast it in the query"
             )
 
@@ -151,4 +151,7 @@ def check_declared(types: Mapping[str, str], body_type: str) -> None:
 def columns_ddl(names: tuple[str, ...], body_ddl: str) -> str:
     """Return the schema of these columns as Spark's DDL, where `bodyFields` is of this type."""
     types = {name: body_ddl if name == "bodyFields" else _BY_NAME[name].ddl for name in names}
-    return ", ".join(f"`{name}` {ddl}" for name, ddl in types.items())
+    # The name `timestamp` alone would be what the session takes for it.
+    return ", ".join(
+        f"`{name}` {'timestamp_ltz' if ddl == 'timestamp' else ddl}" for name, ddl in types.items()
+    )
