@@ -202,3 +202,11 @@ def spark() -> SparkSession:
     )
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+@pytest.fixture
+def without_zones(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, with timestamps that have no zone where SQL names none."""
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    yield spark
+    spark.conf.unset("spark.sql.timestampType")

@@ -196,6 +196,17 @@ def test_what_was_there_at_the_first_look_began_before_it(
     assert (by_queue[3].cause, by_queue[4].cause) == (Cause.STUCK, Cause.SLOW)
 
 
+def test_times_are_instants_also_where_timestamps_have_no_zone(
+    without_zones: SparkSession, tmp_path: Path
+) -> None:
+    write_history(tmp_path)
+
+    by_queue = {each.queue_id: each for each in run(without_zones, tmp_path).accumulations}
+
+    assert (by_queue[3].cause, by_queue[4].cause) == (Cause.STUCK, Cause.SLOW)
+    assert by_queue[3].growth_per_second == 5.0
+
+
 def test_a_backlog_that_stays_is_not_one_that_shrinks(spark: SparkSession, tmp_path: Path) -> None:
     rows = [
         {

@@ -97,6 +97,17 @@ def test_duplicates_are_put_down_to_the_event_before_them(
     assert "1. 1 queue moved" in text
 
 
+def test_times_are_instants_also_where_timestamps_have_no_zone(
+    without_zones: SparkSession, tmp_path: Path
+) -> None:
+    write_records(tmp_path / "consumed.jsonl")
+    settings = DuplicatesSettings(consumed=f"{tmp_path}/consumed.jsonl", out=f"{tmp_path}/out")
+
+    result = duplicates.run(without_zones, settings)
+
+    assert [each.at for each in result.events] == [None, BEGIN + timedelta(seconds=30)]
+
+
 def test_a_page_says_that_nothing_was_lost_only_where_losses_were_looked_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -109,6 +109,15 @@ def test_every_profile_has_the_schema_that_spark_demands(
         assert len(frame.collect()) == 50, profile
 
 
+def test_times_are_instants_also_where_timestamps_have_no_zone(
+    without_zones: SparkSession, filled: FakeCluster
+) -> None:
+    frame = load(without_zones, filled)
+
+    assert dict(frame.dtypes)["bornTimestamp"] == "timestamp"
+    assert frame.where("bornTimestamp <= storeTimestamp").count() == 50
+
+
 def test_sql_reads_a_topic_without_python(spark: SparkSession, filled: FakeCluster) -> None:
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW t USING rocketmq "

@@ -41,7 +41,7 @@ from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 
 QUEUE_COLUMNS = {
-    "snapshotTimestamp": "timestamp",
+    "snapshotTimestamp": "timestamp_ltz",
     "consumerGroup": "string",
     "topic": "string",
     "brokerName": "string",

@@ -216,7 +216,7 @@ def read_cluster(session: SparkSession, path: str) -> tuple[DataFrame, DataFrame
     Raises: ConfigError if a table is missing or empty, or lacks a column.
     """
     root = path.rstrip("/")
-    stamp = {"snapshotTimestamp": "timestamp"}
+    stamp = {"snapshotTimestamp": "timestamp_ltz"}
     topics = read_table(
         session, f"{root}/topics", TOPIC_COLUMNS, optional={**TOPIC_OPTIONAL, **stamp}
     )

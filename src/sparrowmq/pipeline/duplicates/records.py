@@ -44,7 +44,7 @@ _TIMESTAMP_MS_MAX = 253_402_300_799_999
 RECORD_COLUMNS = {
     "consumerGroup": "string",
     "clientId": "string",
-    "consumedTimestamp": "timestamp",
+    "consumedTimestamp": "timestamp_ltz",
 }
 PLACE_COLUMNS = {
     "topic": "string",
@@ -56,7 +56,7 @@ PLACE_COLUMNS = {
 RECORD_OPTIONAL = {**PLACE_COLUMNS, "reconsumeTimes": "int"}
 EVENT_COLUMNS = {
     "consumerGroup": "string",
-    "eventTimestamp": "timestamp",
+    "eventTimestamp": "timestamp_ltz",
     "event": "string",
 }
 EVENT_OPTIONAL = {"strategy": "string"}
