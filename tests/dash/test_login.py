@@ -118,6 +118,9 @@ async def test_a_form_without_the_sessions_token_is_refused(reader: Reader) -> N
         answer = await reader.http.post("/logout", data={"token": token})
         assert answer.status_code == 400
         assert "load the page again" in answer.text
+        # Its page is not asked for again: the form would take the place of the refusal.
+        assert 'data-live="no"' in answer.text
+        assert "tries again" not in answer.text
     await reader.read("/")
 
 

@@ -206,7 +206,7 @@ class Site:
                     )
                 found = await handler(visit)
             except SparrowError as error:
-                found = _error_view(error)
+                found = _error_view(error, is_live=request.method != "POST")
             if isinstance(found, RedirectResponse):
                 found.headers["location"] = self.cluster.root + found.headers["location"]
             if isinstance(found, Response):
@@ -375,12 +375,14 @@ class Site:
         return StreamingResponse(events(), media_type="text/event-stream")
 
 
-def _error_view(error: SparrowError) -> View:
+def _error_view(error: SparrowError, *, is_live: bool) -> View:
+    """Return the page of an error; a page that is live asks for its URL again."""
     status = 400 if isinstance(error, ConfigError | UsageError) else 503
     return View(
         template="error.html",
         title="This cannot be shown",
         context={"problem": str(error)},
+        news="" if is_live else None,
         status=status,
     )
 
