@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations import accounts, administer, groups, topics
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
-from sparrowmq.dash.web import Site, View, Visit, group_href
+from sparrowmq.dash.web import Site, View, Visit, group_href, topic_href
 from sparrowmq.errors import BrokerError, UsageError
 from sparrowmq.model.names import check_group, check_new_topic, check_topic
 from sparrowmq.model.whole_number import read_whole_number
@@ -153,7 +153,7 @@ async def _plan_new_topic(site: Site, visit: Visit, values: Values) -> FormPlan:
     return FormPlan(
         preview(("topic", "queues at each broker"), [(name, (None, queues))]),
         _run(site, make),
-        f"/topics/{name}",
+        topic_href(name),
     )
 
 
@@ -193,7 +193,7 @@ async def _plan_topic_settings(site: Site, visit: Visit, values: Values) -> Form
     return FormPlan(
         preview(("broker", "write queues", "read queues", "permissions"), rows),
         _run(site, partial(topics.update_topic, directory, planned)),
-        f"/topics/{name}",
+        topic_href(name),
         note="To remove queues without losing messages, lower the write queues first, and the read "
         "queues once the removed ones are consumed.",
     )

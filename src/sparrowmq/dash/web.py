@@ -294,9 +294,12 @@ class Site:
         return response
 
     def _send_to_login(self, request: Request) -> Response:
-        if "x-live" in request.headers or request.method != "GET":
+        if "x-live" in request.headers:
             return Response(status_code=401)
-        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        here = quote(request.url.path) + (f"?{request.url.query}" if request.url.query else "")
+        if request.url.path.endswith("/logout"):
+            # The session has ended already.
+            here = f"{self.cluster.root}/"
         login = f"{self.cluster.root}/login?{urlencode({'next': here})}"
         return self._keep_choices(request, RedirectResponse(login, status_code=303))
 
