@@ -22,7 +22,7 @@ async def show_reset(watcher: Watcher, visit: Visit) -> View:
     plan = await _plan(watcher, group.name, topic, target) if topic and target else None
     return View(
         template="reset.html",
-        title=group.name,
+        name=group.name,
         tables=() if plan is None else (_table(plan),),
         news=None,
         context={

@@ -96,9 +96,10 @@ class ShownCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A page: its template, its title and the template's values.
+    """A page: its template, its title in the catalogue's English and the template's values.
 
     Args:
+        name: what the page shows, which is the title in each language.
         tables: the page's tables; the URL sorts and searches the first.
         group: the group that the page shows; the watcher looks at it more often meanwhile.
         news: the subject that the page follows if `group` is None: "" is the cluster; None follows
@@ -106,7 +107,8 @@ class View:
     """
 
     template: str
-    title: str
+    title: str = ""
+    name: str = ""
     context: Mapping[str, object] = field(default_factory=dict)
     tables: Sequence[PageTable] = ()
     group: str | None = None
@@ -226,7 +228,7 @@ class Site:
         html = self.render(
             visit.request,
             view.template,
-            title=visit.words(view.title),
+            title=view.name or visit.words(view.title),
             session=visit.session,
             tables={table.name: table for table in tables},
             watched=view.group,
