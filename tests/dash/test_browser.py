@@ -159,6 +159,19 @@ def test_a_page_is_worked_by_keys(page: Page, stage: GroupStage) -> None:
     expect(page).to_have_url(re.compile("/topics$"))
 
 
+def test_a_time_without_a_zone_is_one_of_the_readers(browser: Browser, dash: Dash) -> None:
+    context = browser.new_context(base_url=dash.base, timezone_id="Asia/Shanghai")
+    page = context.new_page()
+    dash.log_in(page)
+    page.goto("/messages")
+    page.fill("input[name=topic]", "orders")
+    page.fill("input[name=from]", "2026-01-31 12:00")
+    page.click("main button")
+
+    expect(page).to_have_url(re.compile(r"from=2026-01-31T12%3A00%2B08%3A00"))
+    context.close()
+
+
 def test_a_drill_is_staged_by_a_click_and_the_doctor_finds_the_fault(page: Page) -> None:
     page.goto("/lab")
     page.get_by_role("button", name="duplicate-id").click()

@@ -107,6 +107,18 @@ setInterval(() => {
   if (!source && !document.hidden && body.dataset.live === "yes") { follow(); refresh(); }
 }, 3000);
 
+// A time without a zone is one of the reader's zone, as the times shown are.
+document.addEventListener("submit", (event) => {
+  for (const field of event.target.querySelectorAll("input[data-moment]")) {
+    const [, date, clock] = /^(\d{4}-\d\d-\d\d)?[T ]?(\d\d:\d\d(?::\d\d)?)?$/.exec(field.value.trim()) || [];
+    if (!date && !clock) continue;
+    const minutes = -(date ? new Date(`${date}T${clock || "00:00"}`) : new Date()).getTimezoneOffset();
+    if (Number.isNaN(minutes)) continue;
+    const [hours, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60].map((n) => String(n).padStart(2, "0"));
+    field.value = `${date ? `${date}T` : ""}${clock || "00:00"}${minutes < 0 ? "-" : "+"}${hours}:${rest}`;
+  }
+});
+
 // The keyboard.
 const PAGES = { o: "/", t: "/topics", m: "/messages", d: "/dead-letters", b: "/brokers", r: "/doctor", a: "/accounts", s: "/simulator", l: "/lab" };
 let goes = 0;
