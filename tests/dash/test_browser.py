@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from group_stage import GroupStage
 from live_page_process import Dash, start_dash
@@ -157,6 +157,25 @@ def test_a_page_is_worked_by_keys(page: Page, stage: GroupStage) -> None:
     page.keyboard.press("g")
     page.keyboard.press("t")
     expect(page).to_have_url(re.compile("/topics$"))
+
+
+def test_a_page_whose_server_answers_nothing_says_so_and_goes_on(page: Page) -> None:
+    wait_for_look(page)
+    page.evaluate(
+        """() => {
+          const timeout = AbortSignal.timeout;
+          window.patience = 100;
+          AbortSignal.timeout = () => timeout.call(AbortSignal, window.patience);
+        }"""
+    )
+    hanging: list[Route] = []
+    page.route("**/", hanging.append)
+
+    expect(page.locator("#lost")).to_have_text(re.compile("has lost its server"))
+    page.unroute("**/")
+    page.evaluate("window.patience = 25000")
+    expect(page.locator("#lost")).to_be_hidden()
+    assert hanging
 
 
 def test_a_time_without_a_zone_is_one_of_the_readers(browser: Browser, dash: Dash) -> None:

@@ -60,7 +60,8 @@ async function refresh() {
   if (fetching) { again = true; return; }
   fetching = true;
   try {
-    const response = await fetch(location.href, { headers: { "X-Live": "1" }, cache: "no-store" });
+    const signal = AbortSignal.timeout(SILENCE_MS);
+    const response = await fetch(location.href, { headers: { "X-Live": "1" }, cache: "no-store", signal });
     if (response.status === 401) {
       location.href = body.dataset.root + "/login?next=" + encodeURIComponent(location.pathname + location.search);
       return;
@@ -71,7 +72,7 @@ async function refresh() {
       writeTimes(fresh);
       morph(document.getElementById("live"), fresh);
     }
-    showLost(false);
+    showLost(!fresh);
   } catch {
     showLost(true);
   } finally {
