@@ -159,6 +159,31 @@ def test_a_page_is_worked_by_keys(page: Page, stage: GroupStage) -> None:
     expect(page).to_have_url(re.compile("/topics$"))
 
 
+def test_what_a_reader_opened_or_chose_stays_where_others_come_before_it(page: Page) -> None:
+    page.goto("/simulator")
+    found = page.evaluate(
+        """() => {
+          const make = (inner) => {
+            const made = document.createElement("div");
+            made.innerHTML = inner;
+            return made;
+          };
+          const now = make(
+            '<details id="a" open></details><table><tr class="x" id="r" data-chosen><td>1</table>');
+          const wanted = '<p>new</p><details id="b"></details><details id="a"></details>' +
+            '<table><tbody><tr id="q"><td>0</td></tr><tr class="y" id="r"><td>2</td></tr></tbody>' +
+            '</table>';
+          const [finding, row] = [now.querySelector("#a"), now.querySelector("#r")];
+          morph(now, make(wanted));
+          return [finding === now.querySelector("#a"), row === now.querySelector("#r"),
+            now.innerHTML.replace(' open=""', '').replace(' data-chosen=""', '') === wanted,
+            finding.open, "chosen" in row.dataset, now.querySelector("#b").open];
+        }"""
+    )
+
+    assert found == [True, True, True, True, True, False]
+
+
 def test_a_page_whose_server_answers_nothing_says_so_and_goes_on(page: Page) -> None:
     wait_for_look(page)
     page.evaluate(
