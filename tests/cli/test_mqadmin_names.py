@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -13,6 +14,8 @@ from typer.core import TyperGroup
 from sparrowmq.cli.main import build_app
 from sparrowmq.cli.mqadmin import ALIASES, Alias, WrongOption, translate
 from sparrowmq.testing import EmbeddedCluster
+
+HOWTOS = Path(__file__).parents[2] / "docs/howto"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,13 @@ def options_of(words: Sequence[str]) -> tuple[set[str], int]:
     parameters = command.params
     options = {name for each in parameters for name in each.opts if name.startswith("-")}
     return options, sum(not each.opts[0].startswith("-") for each in parameters)
+
+
+@pytest.mark.parametrize("page", ["command-line.md", "command-line.zh.md"])
+def test_the_page_names_every_alias(page: str) -> None:
+    text = (HOWTOS / page).read_text()
+
+    assert [name for name in sorted(ALIASES) if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("name", sorted(ALIASES))

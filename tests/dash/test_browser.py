@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from group_stage import GroupStage
 from live_page_process import Dash, start_dash
@@ -157,6 +157,63 @@ def test_a_page_is_worked_by_keys(page: Page, stage: GroupStage) -> None:
     page.keyboard.press("g")
     page.keyboard.press("t")
     expect(page).to_have_url(re.compile("/topics$"))
+
+
+def test_what_a_reader_opened_or_chose_stays_where_others_come_before_it(page: Page) -> None:
+    page.goto("/simulator")
+    found = page.evaluate(
+        """() => {
+          const make = (inner) => {
+            const made = document.createElement("div");
+            made.innerHTML = inner;
+            return made;
+          };
+          const now = make(
+            '<details id="a" open></details><table><tr class="x" id="r" data-chosen><td>1</table>');
+          const wanted = '<p>new</p><details id="b"></details><details id="a"></details>' +
+            '<table><tbody><tr id="q"><td>0</td></tr><tr class="y" id="r"><td>2</td></tr></tbody>' +
+            '</table>';
+          const [finding, row] = [now.querySelector("#a"), now.querySelector("#r")];
+          morph(now, make(wanted));
+          return [finding === now.querySelector("#a"), row === now.querySelector("#r"),
+            now.innerHTML.replace(' open=""', '').replace(' data-chosen=""', '') === wanted,
+            finding.open, "chosen" in row.dataset, now.querySelector("#b").open];
+        }"""
+    )
+
+    assert found == [True, True, True, True, True, False]
+
+
+def test_a_page_whose_server_answers_nothing_says_so_and_goes_on(page: Page) -> None:
+    wait_for_look(page)
+    page.evaluate(
+        """() => {
+          const timeout = AbortSignal.timeout;
+          window.patience = 100;
+          AbortSignal.timeout = () => timeout.call(AbortSignal, window.patience);
+        }"""
+    )
+    hanging: list[Route] = []
+    page.route("**/", hanging.append)
+
+    expect(page.locator("#lost")).to_have_text(re.compile("has lost its server"))
+    page.unroute("**/")
+    page.evaluate("window.patience = 25000")
+    expect(page.locator("#lost")).to_be_hidden()
+    assert hanging
+
+
+def test_a_time_without_a_zone_is_one_of_the_readers(browser: Browser, dash: Dash) -> None:
+    context = browser.new_context(base_url=dash.base, timezone_id="Asia/Shanghai")
+    page = context.new_page()
+    dash.log_in(page)
+    page.goto("/messages")
+    page.fill("input[name=topic]", "orders")
+    page.fill("input[name=from]", "2026-01-31 12:00")
+    page.click("main button")
+
+    expect(page).to_have_url(re.compile(r"from=2026-01-31T12%3A00%2B08%3A00"))
+    context.close()
 
 
 def test_a_drill_is_staged_by_a_click_and_the_doctor_finds_the_fault(page: Page) -> None:

@@ -227,6 +227,7 @@ async def test_accounts_are_shown_made_changed_and_deleted(tmp_path: Path) -> No
             change = await post(writer, "/accounts/orders-service", 200, **changed)
             await post(writer, "/accounts/orders-service", 303, confirmed="yes", **changed)
             rows = await read_table(writer, "/accounts", "accounts")
+            page = await writer.read("/accounts")
             await post(writer, "/accounts/orders-service/delete", 303, confirmed="yes")
             left = await read_table(writer, "/accounts", "accounts")
 
@@ -236,4 +237,5 @@ async def test_accounts_are_shown_made_changed_and_deleted(tmp_path: Path) -> No
     assert "DENY → SUB" in change
     (orders,) = [row for row in rows if row["account"] == "orders-service"]
     assert (orders["topics"], orders["topic_perms"]) == ("SUB", "T_a=PUB")
+    assert 'href="/accounts/orders-service/delete"' in page
     assert [row["account"] for row in left] == ["administrator"]

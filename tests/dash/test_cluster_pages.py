@@ -18,7 +18,9 @@ from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.client.operations.producers import list_producers
 from sparrowmq.dash import message_pages
 from sparrowmq.dash.message_pages import COUNT, Read, describe_body, preview, shorten
+from sparrowmq.dash.reset_page import fix_target
 from sparrowmq.errors import ConnectFailed
+from sparrowmq.model.spelling import parse_time
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
 from waiting import wait_until
@@ -345,6 +347,14 @@ def test_previews_are_one_short_line() -> None:
     assert shorten("a\u202eb") == "a·b"
 
 
+def test_a_target_that_was_previewed_is_the_same_place_later() -> None:
+    assert fix_target("latest") == "latest"
+    for text in ("30m", "12:00", "999999999d", "1970-01-01", "9999-12-31T23:59-12:00"):
+        fixed = fix_target(text)
+        assert parse_time(fixed, now_timestamp_ms=0) == int(fixed), text
+    assert fix_target("2026-01-31T12:00+08:00") == "1769832000000"
+
+
 async def test_offsets_are_moved_only_after_they_were_shown_and_if_writes_are_allowed(
     reader: Reader, writer: Reader, stage: GroupStage
 ) -> None:
@@ -361,6 +371,7 @@ async def test_offsets_are_moved_only_after_they_were_shown_and_if_writes_are_al
     refused = await reader.http.post(path, data={"token": reader.token(), **form})
     unchanged = await read_table(reader, f"/groups/{stage.group}?topic={stage.topic}", "queues")
     wrong = await reader.read(f"{path}?topic={stage.topic}&to=soon", 400)
+    ago = await writer.read(f"{path}?topic={stage.topic}&to=30m")
     done = await writer.http.post(path, data={"token": writer.token(), **form})
     changed = await read_table(writer, f"/groups/{stage.group}?topic={stage.topic}", "queues")
 
@@ -371,6 +382,7 @@ async def test_offsets_are_moved_only_after_they_were_shown_and_if_writes_are_al
     assert refused.status_code == 400
     assert [row["lag"] for row in unchanged] == [1] * 4
     assert "write earliest, latest, 2026-" in words_of(wrong)
+    assert re.search(r'name="to" value="\d{13}">', ago), "the second click is later"
     assert (done.status_code, done.headers["location"]) == (303, f"/groups/{stage.group}")
     assert [row["lag"] for row in changed] == [0] * 4
 

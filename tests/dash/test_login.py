@@ -30,6 +30,18 @@ async def test_nothing_is_shown_without_a_login(reader: Reader) -> None:
     assert live.text == ""
 
 
+async def test_a_form_of_a_session_that_has_ended_leads_to_the_login(reader: Reader) -> None:
+    async with other_browser(reader) as http:
+        for path, home in [
+            ("/groups/GID_x/reset?to=30m", "/groups/GID_x/reset?to=30m"),
+            ("/topics/%25RETRY%25cafe/delete", "/topics/%25RETRY%25cafe/delete"),
+            ("/logout", "/"),
+        ]:
+            answer = await http.post(path, data={"token": "of an old session"})
+            assert answer.status_code == 303, path
+            assert httpx.URL(answer.headers["location"]).params["next"] == home
+
+
 async def test_a_wrong_password_is_said_in_one_line_and_opens_nothing(reader: Reader) -> None:
     async with other_browser(reader) as http:
         answer = await http.post("/login", data={"password": PASSWORD[:-1] + "x"})
@@ -118,6 +130,9 @@ async def test_a_form_without_the_sessions_token_is_refused(reader: Reader) -> N
         answer = await reader.http.post("/logout", data={"token": token})
         assert answer.status_code == 400
         assert "load the page again" in answer.text
+        # Its page is not asked for again: the form would take the place of the refusal.
+        assert 'data-live="no"' in answer.text
+        assert "tries again" not in answer.text
     await reader.read("/")
 
 

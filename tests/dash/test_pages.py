@@ -196,6 +196,31 @@ async def test_names_with_signs_of_urls_lead_where_they_should(
         assert stage.group in html.unescape(await reader.read(link))
 
 
+async def test_a_group_that_has_the_name_of_a_word_keeps_it_in_each_language(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.group = "messages"
+    stage.join("a")
+
+    async def known() -> bool:
+        return (await reader.http.get("/groups/messages")).status_code == 200
+
+    await eventually("the group", known)
+    page = await reader.read("/groups/messages?lang=zh")
+
+    assert "<title>messages ·" in page
+    assert 'href="/groups/messages/reset"' in page
+    assert 'href="/dead-letters?group=messages"' in page
+
+
+async def test_a_search_leaves_the_simulated_members_as_they_are(reader: Reader) -> None:
+    page = await reader.read("/simulator?queues=12&twin=yes&q=AVG")
+
+    (form,) = re.findall(r'<form class="search".*?</form>', page, re.S)
+    hidden = re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', form)
+    assert hidden == [("queues", "12"), ("twin", "yes")]
+
+
 async def test_an_open_page_hears_of_news(reader: Reader, stage: GroupStage) -> None:
     stage.join("a")
     await reader.watcher.find(stage.group)

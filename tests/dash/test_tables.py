@@ -50,6 +50,12 @@ def test_rows_are_those_that_the_url_wants(query: Mapping[str, str], expected: l
     assert [row[0].value for row in arrange(TABLE, query).rows] == expected
 
 
+def test_a_search_keeps_what_else_the_url_says() -> None:
+    query = {"window": "900", "sort": "lag", "q": "gid_", "page": "2", "format": "csv"}
+
+    assert arrange(TABLE, query).others == {"window": "900", "sort": "lag"}
+
+
 def test_a_long_table_has_pages_and_files_have_all_of_it() -> None:
     rows = [[Cell(f"G{number:04}"), Cell(number)] for number in range(2 * PAGE_ROWS + 1)]
     table = PageTable(name="groups", title="Groups", columns=TABLE.columns, rows=rows)

@@ -72,10 +72,24 @@ def test_every_rule_has_a_fault_that_shows_it() -> None:
     assert [rule["alert"] for rule in rules()] == list(FAULTS)
 
 
+def test_rules_join_series_by_labels_that_both_have() -> None:
+    # One that is added up has no label of its target.
+    joined = [part for rule in rules() for part in rule["expr"].split(" and ")[1:]]
+
+    assert joined
+    assert [part for part in joined if not part.startswith("on (group")] == []
+
+
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (prometheus)")
 @pytest.mark.parametrize("alert", ["none", *FAULTS])
 def test_each_fault_raises_its_alert_and_a_healthy_cluster_none(alert: str, tmp_path: Path) -> None:
-    series = {**HEALTHY, **FAULTS.get(alert, {})}
+    faulty = {**HEALTHY, **FAULTS.get(alert, {})}
+    # Prometheus gives each series the labels of its target.
+    target = '{instance="127.0.0.1:9557",job="rocketmq"'
+    series = {
+        name.replace("{", f"{target},") if "{" in name else f"{name}{target}}}": values
+        for name, values in faulty.items()
+    }
     expected = [] if alert == "none" else [{"labels": f'{{alertname="{alert}"}}', "value": 1}]
     case = {
         "interval": "15s",

@@ -115,6 +115,8 @@ async def test_every_series_has_a_sample_and_owners_are_named(
     labels = {"group": group, "topic": topic, "broker": "broker-a", "queue": "3"}
     assert scraped.value("sparrowmq_queue_owners", **labels) == 1
     assert scraped.value("sparrowmq_group_members", group=group) == 2
+    # Growth is counted from here on.
+    assert scraped.value("sparrowmq_rebalance_total", group=group, reason="twin") == 0
     assert scraped.value("sparrowmq_unowned_queues", group=group) == 0
     assert scraped.value("sparrowmq_duplicate_client_ids", group=group) == 0
     assert scraped.value("sparrowmq_topic_end_offset", topic=topic, broker="broker-a") == 5

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations import accounts, administer, groups, topics
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
-from sparrowmq.dash.web import Site, View, Visit, group_href
+from sparrowmq.dash.web import Site, View, Visit, group_href, topic_href
 from sparrowmq.errors import BrokerError, UsageError
 from sparrowmq.model.names import check_group, check_new_topic, check_topic
 from sparrowmq.model.whole_number import read_whole_number
@@ -153,7 +154,7 @@ async def _plan_new_topic(site: Site, visit: Visit, values: Values) -> FormPlan:
     return FormPlan(
         preview(("topic", "queues at each broker"), [(name, (None, queues))]),
         _run(site, make),
-        f"/topics/{name}",
+        topic_href(name),
     )
 
 
@@ -193,7 +194,7 @@ async def _plan_topic_settings(site: Site, visit: Visit, values: Values) -> Form
     return FormPlan(
         preview(("broker", "write queues", "read queues", "permissions"), rows),
         _run(site, partial(topics.update_topic, directory, planned)),
-        f"/topics/{name}",
+        topic_href(name),
         note="To remove queues without losing messages, lower the write queues first, and the read "
         "queues once the removed ones are consumed.",
     )
@@ -317,10 +318,11 @@ async def show_accounts(site: Site, visit: Visit) -> View:
             TableColumn("groups", "all groups"),
             TableColumn("topic_perms", "topics", "prose"),
             TableColumn("group_perms", "groups", "prose"),
+            TableColumn("delete", "delete"),
         ),
         rows=[
             [
-                Cell(each.access_key, f"/accounts/{each.access_key}"),
+                Cell(each.access_key, _account_href(each)),
                 Cell(each.broker_name),
                 Cell(visit.words("yes" if each.is_admin else "no")),
                 Cell(each.white_remote_address or None),
@@ -328,12 +330,17 @@ async def show_accounts(site: Site, visit: Visit) -> View:
                 Cell(each.default_group_perm or None),
                 Cell(" ".join(each.topic_perms) or None),
                 Cell(" ".join(each.group_perms) or None),
+                Cell(visit.words("delete"), f"{_account_href(each)}/delete"),
             ]
             for each in await _accounts(site, visit)
         ],
         empty="The brokers have no access control: everybody who reaches them may do everything.",
     )
     return View(template="accounts.html", title="Accounts", tables=(table,))
+
+
+def _account_href(account: accounts.BrokerAccount) -> str:
+    return f"/accounts/{quote(account.access_key, safe='')}"
 
 
 async def _accounts(site: Site, visit: Visit) -> list[accounts.BrokerAccount]:

@@ -91,7 +91,7 @@ async def show_topic(watcher: Watcher, visit: Visit) -> View:
     )
     return View(
         template="topic.html",
-        title=name,
+        name=name,
         tables=(
             _queue_table(status),
             _reader_table(watcher, status),
@@ -293,7 +293,7 @@ async def show_broker(watcher: Watcher, visit: Visit) -> View:
         empty="The broker does not report its settings.",
     )
     return View(
-        template="broker.html", title=name, tables=(table, settings), context={"broker": broker}
+        template="broker.html", name=name, tables=(table, settings), context={"broker": broker}
     )
 
 

@@ -116,7 +116,7 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
     recent_count = count_recent(rebalances, until_ms=now_ms)
     return View(
         template="group.html",
-        title=group.name,
+        name=group.name,
         group=group.name,
         tables=(
             _rebalance_table(rebalances, columns, words),

@@ -19,10 +19,11 @@ async def show_reset(watcher: Watcher, visit: Visit) -> View:
     assert group.view is not None
     topics = [topic.topic for topic in group.view.snapshot.user_topics]
     topic, target = visit.query.get("topic", ""), visit.query.get("to", "").strip()
-    plan = await _plan(watcher, group.name, topic, target) if topic and target else None
+    moment = fix_target(target) if topic and target else ""
+    plan = await _plan(watcher, group.name, topic, moment) if moment else None
     return View(
         template="reset.html",
-        title=group.name,
+        name=group.name,
         tables=() if plan is None else (_table(plan),),
         news=None,
         context={
@@ -31,6 +32,7 @@ async def show_reset(watcher: Watcher, visit: Visit) -> View:
             "topics": topics,
             "topic": topic,
             "target": target,
+            "moment": moment,
             "plan": plan,
         },
     )
@@ -45,6 +47,13 @@ async def reset(site: Site, visit: Visit) -> Response:
     await watcher.driver.run(apply_reset(watcher.directory, plan))
     await watcher.look_now(group)
     return RedirectResponse(group_href(group), status_code=303)
+
+
+def fix_target(text: str) -> str:
+    """Return a target that is the same place at the second click, when `30m` is another time."""
+    at_ms = _read_target(text).timestamp_ms
+    # The milliseconds that `parse_time` reads have 11 to 14 digits.
+    return text if at_ms is None else f"{min(max(0, at_ms), 10**14 - 1):011}"
 
 
 async def _plan(watcher: Watcher, group: str, topic: str, target: str) -> ResetPlan:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 Value: TypeAlias = str | int | float | bool | None
@@ -15,6 +15,8 @@ Value: TypeAlias = str | int | float | bool | None
 PAGE_ROWS = 100
 # The length of the longest name that a search may be for.
 SEARCH_LENGTH_MAX = 255
+# The parameters of a URL that a new search sets or ends.
+_OF_ONE_SEARCH = ("q", "page", "lang", "theme", "format", "table")
 # A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -65,6 +67,7 @@ class PageTable:
         empty: the text shown if the table has no row.
         sort: the key of the sorting column, after "-" for descending order; "" keeps the order.
         page, page_count: the number of this page, from 1, and of all pages.
+        others: the URL's parameters that a search of the table leaves as they are.
     """
 
     name: str
@@ -77,6 +80,7 @@ class PageTable:
     page: int = 1
     page_count: int = 1
     row_count: int = 0
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_number(self) -> list[bool]:
@@ -123,6 +127,7 @@ def arrange(table: PageTable, query: Mapping[str, str], *, turns: bool = True) -
         page=page,
         page_count=page_count,
         row_count=count,
+        others={name: value for name, value in query.items() if name not in _OF_ONE_SEARCH},
     )
 
 

@@ -96,9 +96,10 @@ class ShownCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A page: its template, its title and the template's values.
+    """A page: its template, its title in the catalogue's English and the template's values.
 
     Args:
+        name: what the page shows, which is the title in each language.
         tables: the page's tables; the URL sorts and searches the first.
         group: the group that the page shows; the watcher looks at it more often meanwhile.
         news: the subject that the page follows if `group` is None: "" is the cluster; None follows
@@ -107,7 +108,8 @@ class View:
     """
 
     template: str
-    title: str
+    title: str = ""
+    name: str = ""
     context: Mapping[str, object] = field(default_factory=dict)
     tables: Sequence[PageTable] = ()
     group: str | None = None
@@ -208,7 +210,7 @@ class Site:
                     )
                 found = await handler(visit)
             except SparrowError as error:
-                found = _error_view(error)
+                found = _error_view(error, is_live=request.method != "POST")
             if isinstance(found, RedirectResponse):
                 found.headers["location"] = self.cluster.root + found.headers["location"]
             if isinstance(found, Response):
@@ -229,7 +231,7 @@ class Site:
         html = self.render(
             visit.request,
             view.template,
-            title=visit.words(view.title),
+            title=view.name or visit.words(view.title),
             session=visit.session,
             tables={table.name: table for table in tables},
             watched=view.group,
@@ -298,9 +300,12 @@ class Site:
         return response
 
     def _send_to_login(self, request: Request) -> Response:
-        if "x-live" in request.headers or request.method != "GET":
+        if "x-live" in request.headers:
             return Response(status_code=401)
-        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        here = quote(request.url.path) + (f"?{request.url.query}" if request.url.query else "")
+        if request.url.path.endswith("/logout"):
+            # The session has ended already.
+            here = f"{self.cluster.root}/"
         login = f"{self.cluster.root}/login?{urlencode({'next': here})}"
         return self._keep_choices(request, RedirectResponse(login, status_code=303))
 
@@ -379,12 +384,14 @@ class Site:
         return StreamingResponse(events(), media_type="text/event-stream")
 
 
-def _error_view(error: SparrowError) -> View:
+def _error_view(error: SparrowError, *, is_live: bool) -> View:
+    """Return the page of an error; a page that is live asks for its URL again."""
     status = 400 if isinstance(error, ConfigError | UsageError) else 503
     return View(
         template="error.html",
         title="This cannot be shown",
         context={"problem": str(error)},
+        news="" if is_live else None,
         status=status,
     )
 

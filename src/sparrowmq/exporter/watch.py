@@ -29,9 +29,10 @@ from sparrowmq.client.operations.overview import Overview, take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import Severity, diagnose
 from sparrowmq.doctor.group_view import GroupView, examine
+from sparrowmq.doctor.owner_history import SeenEventKind
 from sparrowmq.errors import SparrowError
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
-from sparrowmq.exporter.group_counts import REBALANCE_BUCKETS_S, GroupCounts
+from sparrowmq.exporter.group_counts import REBALANCE_BUCKETS_S, UNKNOWN_REASON, GroupCounts
 from sparrowmq.model import MessageQueue
 
 LOG = logging.getLogger("sparrowmq.exporter")
@@ -273,8 +274,9 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
     for severity in Severity:
         count = sum(finding.severity is severity for finding in counts.findings)
         out.set("sparrowmq_findings", count, name, severity.name.lower())
-    for reason, count in sorted(counts.rebalances.items()):
-        out.set("sparrowmq_rebalance", count, name, reason)
+    # A counter that began at 1 would have made no growth by that.
+    for reason in (*SeenEventKind, UNKNOWN_REASON):
+        out.set("sparrowmq_rebalance", counts.rebalances[reason], name, reason)
     out.set("sparrowmq_possible_duplicates", counts.possible_duplicates, name)
     counted, buckets = 0, []
     for bound in (*REBALANCE_BUCKETS_S, float("inf")):

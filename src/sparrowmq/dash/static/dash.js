@@ -32,20 +32,36 @@ function morph(now, wanted) {
   if (now.nodeName === "DETAILS" && now.className !== wanted.className) now.open = wanted.open;
   const isEdited = now === document.activeElement && "value" in now;
   for (const { name } of [...now.attributes]) {
-    // Whether a finding is open is the reader's.
-    if (!wanted.hasAttribute(name) && !(name === "open" || name === "class" && now.classList.contains("chosen"))) now.removeAttribute(name);
+    // Whether a finding is open is the reader's, and so is the chosen row.
+    if (!wanted.hasAttribute(name) && name !== "open" && name !== "data-chosen") now.removeAttribute(name);
   }
   for (const { name, value } of wanted.attributes) {
     if (name === "open" && now.nodeName === "DETAILS") continue;
     if (name === "value" && isEdited) continue;
     if (now.getAttribute(name) !== value) now.setAttribute(name, value);
   }
-  if (isEdited) return;
-  const ours = [...now.childNodes], theirs = [...wanted.childNodes];
-  for (let i = 0; i < Math.max(ours.length, theirs.length); i++) {
-    if (i >= theirs.length) ours[i].remove();
-    else if (i >= ours.length) now.append(theirs[i]);
-    else morph(ours[i], theirs[i]);
+  if (!isEdited) morphChildren(now, wanted);
+}
+
+// An element with an id, such as a finding, stays the same wherever it goes; others become the next of
+// their kind.
+function morphChildren(now, wanted) {
+  const theirs = [...wanted.childNodes];
+  const named = new Map([...now.childNodes].filter((node) => node.id).map((node) => [node.id, node]));
+  const others = [...now.childNodes].filter((node) => !node.id);
+  let place = now.firstChild;
+  for (const next of theirs) {
+    const at = others.findIndex((node) => node.nodeName === next.nodeName);
+    const ours = next.id ? named.get(next.id) : at < 0 ? null : others.splice(at, 1)[0];
+    named.delete(next.id);
+    if (ours && ours === place) place = place.nextSibling;
+    else now.insertBefore(ours || next, place);
+    if (ours) morph(ours, next);
+  }
+  while (place) {
+    const after = place.nextSibling;
+    place.remove();
+    place = after;
   }
 }
 
@@ -60,7 +76,8 @@ async function refresh() {
   if (fetching) { again = true; return; }
   fetching = true;
   try {
-    const response = await fetch(location.href, { headers: { "X-Live": "1" }, cache: "no-store" });
+    const signal = AbortSignal.timeout(SILENCE_MS);
+    const response = await fetch(location.href, { headers: { "X-Live": "1" }, cache: "no-store", signal });
     if (response.status === 401) {
       location.href = body.dataset.root + "/login?next=" + encodeURIComponent(location.pathname + location.search);
       return;
@@ -69,9 +86,12 @@ async function refresh() {
     const fresh = page.getElementById("live");
     if (fresh) {
       writeTimes(fresh);
+      const focused = document.activeElement;
       morph(document.getElementById("live"), fresh);
+      // An element that went elsewhere has lost it.
+      if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
     }
-    showLost(false);
+    showLost(!fresh);
   } catch {
     showLost(true);
   } finally {
@@ -107,15 +127,27 @@ setInterval(() => {
   if (!source && !document.hidden && body.dataset.live === "yes") { follow(); refresh(); }
 }, 3000);
 
+// A time without a zone is one of the reader's zone, as the times shown are.
+document.addEventListener("submit", (event) => {
+  for (const field of event.target.querySelectorAll("input[data-moment]")) {
+    const [, date, clock] = /^(\d{4}-\d\d-\d\d)?[T ]?(\d\d:\d\d(?::\d\d)?)?$/.exec(field.value.trim()) || [];
+    if (!date && !clock) continue;
+    const minutes = -(date ? new Date(`${date}T${clock || "00:00"}`) : new Date()).getTimezoneOffset();
+    if (Number.isNaN(minutes)) continue;
+    const [hours, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60].map((n) => String(n).padStart(2, "0"));
+    field.value = `${date ? `${date}T` : ""}${clock || "00:00"}${minutes < 0 ? "-" : "+"}${hours}:${rest}`;
+  }
+});
+
 // The keyboard.
 const PAGES = { o: "/", t: "/topics", m: "/messages", d: "/dead-letters", b: "/brokers", r: "/doctor", a: "/accounts", s: "/simulator", l: "/lab" };
 let goes = 0;
 function choose(step) {
   const rows = [...document.querySelectorAll('table[data-keys="yes"] tbody tr:not(.topic)')];
   if (!rows.length) return;
-  const at = rows.findIndex((row) => row.classList.contains("chosen"));
+  const at = rows.findIndex((row) => "chosen" in row.dataset);
   const next = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
-  for (const row of rows) row.classList.toggle("chosen", row === next);
+  for (const row of rows) row.toggleAttribute("data-chosen", row === next);
   const link = next.querySelector("a");
   if (link) link.focus({ preventScroll: true });
   next.scrollIntoView({ block: "nearest" });
