@@ -248,3 +248,19 @@ def test_connection_on_which_an_answer_is_due_is_not_idle() -> None:
         table.expire(timed)
 
     assert lost == ["a:1"]
+
+
+def test_request_ends_once_though_its_time_is_up_when_its_connection_is_given_up() -> None:
+    world = World()
+    table = ChannelTable(world.scheduler, lambda _: None, on_request=None, on_connection_lost=None)
+    task = world.start(ask())
+    (channel,) = table._by_address.values()
+    world.scheduler.set_deadline(channel, task.deadline_ms - 1)
+
+    given_up, request = world.scheduler.expire(task.deadline_ms)
+    table.lose(channel, "no answer", None)
+    table.expire(request)
+    world.run()
+
+    assert given_up is channel
+    assert isinstance(task.error, ConnectFailed)
