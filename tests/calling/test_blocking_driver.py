@@ -531,6 +531,25 @@ def test_the_serving_thread_makes_quick_calls_itself(blocking: BlockingDriver) -
     assert [each.number for each in calls.numbers.returned] == [0, 1, 2]
 
 
+def test_a_quick_call_that_nobody_can_watch_is_made_in_the_pool(
+    blocking: BlockingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse_stand_in(thread: threading.Thread) -> None:
+        if thread.name == "sparrowmq-stand-in":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_stand_in)
+    names: SimpleQueue[str] = SimpleQueue()
+    served = Served(blocking, Calls(lambda _: names.put(threading.current_thread().name)))
+    served.ask(0)
+
+    assert names.get(timeout=PATIENCE_S) == "sparrowmq-call-0"
+    served.end()
+
+
 def test_other_operations_go_on_while_a_quick_call_lasts(
     blocking: BlockingDriver, serve: Callable[..., FrameServer]
 ) -> None:
