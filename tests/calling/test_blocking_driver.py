@@ -308,14 +308,14 @@ def test_interrupt_cancels_the_operation_and_the_driver_goes_on(
 
 
 def test_lead_passes_to_a_thread_that_still_waits(blocking: BlockingDriver) -> None:
-    stop, second_runs = Event(), threading.Event()
+    stop, first_ended, second_runs = Event(), Event(), threading.Event()
 
     def lead() -> Any:
         yield from wait(stop, timeout_ms=LONG_MS)
 
     def second() -> Any:
         second_runs.set()
-        yield from sleep(20)
+        yield from wait(first_ended, timeout_ms=LONG_MS)
         return threading.get_ident()
 
     first_runs = threading.Event()
@@ -326,6 +326,7 @@ def test_lead_passes_to_a_thread_that_still_waits(blocking: BlockingDriver) -> N
     assert second_runs.wait(PATIENCE_S)
     blocking.call_soon_threadsafe(stop.set)
     first.join()
+    blocking.call_soon_threadsafe(first_ended.set)
 
     led_by, own = follower.join()
     assert own == led_by
