@@ -237,6 +237,22 @@ async def test_aclose_ends_coroutine_calls_and_callers() -> None:
         await caller
 
 
+@pytest.mark.parametrize("turns", [1, 2])
+async def test_address_is_connected_to_anew_after_the_task_that_connects_was_cancelled(
+    turns: int, serve: Callable[..., FrameServer], driver: AsyncDriver
+) -> None:
+    server = serve()
+    caller = asyncio.create_task(driver.run(ask(server.address, b"x")))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task(), caller}:
+        task.cancel()
+
+    with pytest.raises(ConnectFailed, match="was cancelled"):
+        await caller
+    assert await driver.run(ask(server.address, b"y")) == b"y"
+
+
 async def test_aclose_gives_up_connecting() -> None:
     driver = AsyncDriver()
     # A port that takes no further connections: one waits in its queue already.

@@ -365,7 +365,8 @@ class AsyncDriver:
     # Connections.
 
     def _dial(self, channel: Channel) -> None:
-        self._dials[channel] = self._await(self._open(channel))
+        dial = self._dials[channel] = self._await(self._open(channel))
+        dial.add_done_callback(partial(self._dialled, channel))
 
     async def _open(self, channel: Channel) -> None:
         assert self._loop is not None
@@ -381,8 +382,6 @@ class AsyncDriver:
                 await self._loop.create_connection(
                     lambda: _Connection(self, channel, closed), host, port, **settings
                 )
-        except ValueError as error:
-            self._lose(channel, describe(error) or str(error), error)
         except TimeoutError as error:
             self._lose(channel, f"no answer within {timeout_ms} ms", error)
         # Event loops raise this for a handshake that times out or that the peer breaks off.
@@ -393,8 +392,15 @@ class AsyncDriver:
             self._lose(channel, reason, error)
         except OSError as error:
             self._lose(channel, _reason_of(error), error)
-        finally:
-            del self._dials[channel]
+        # A wrong address or name, or no thread to look the name up in.
+        except Exception as error:
+            self._lose(channel, str(error), error)
+
+    def _dialled(self, channel: Channel, dial: asyncio.Future[None]) -> None:
+        del self._dials[channel]
+        if dial.cancelled():
+            # Some programs cancel all tasks of their loop, and then close their clients.
+            self._lose(channel, "the task that connects was cancelled", None)
 
     def opened(self, channel: Channel, connection: _Connection) -> None:
         """Take over an open connection. For `_Connection`."""
