@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -196,6 +197,18 @@ def test_close_tells_what_was_written_from_what_was_not() -> None:
     assert ConnectFailed is type(unwritten.error)
     assert str(unwritten.error) == "connection to a:1 lost before the request was sent: gone"
     assert [task.error and task.error.__cause__ for task in (written, unwritten)] == [cause, cause]
+
+
+def test_process_without_a_descriptor_is_told_so_and_not_to_look_at_the_server() -> None:
+    world = World()
+    task = world.start(ask())
+
+    lack = OSError(errno.EMFILE, "Too many open files")
+    world.channel.close("Too many open files", lack, world.scheduler)
+    world.run()
+
+    said = "cannot connect to a:1: Too many open files; close some, or raise this process's limit"
+    assert str(task.error) == f"{said} (ulimit -n)"
 
 
 def test_connection_is_idle_only_after_its_last_byte_either_way() -> None:
