@@ -8,6 +8,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fiel
 from sparrowmq.protocol.signatures import Credentials, is_signature_valid
 
 LONG_MS = 20_000
+PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -237,6 +239,22 @@ async def test_aclose_ends_coroutine_calls_and_callers() -> None:
         await caller
 
 
+@pytest.mark.parametrize("turns", [1, 2])
+async def test_address_is_connected_to_anew_after_the_task_that_connects_was_cancelled(
+    turns: int, serve: Callable[..., FrameServer], driver: AsyncDriver
+) -> None:
+    server = serve()
+    caller = asyncio.create_task(driver.run(ask(server.address, b"x")))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task(), caller}:
+        task.cancel()
+
+    with pytest.raises(ConnectFailed, match="was cancelled"):
+        await caller
+    assert await driver.run(ask(server.address, b"y")) == b"y"
+
+
 async def test_aclose_gives_up_connecting() -> None:
     driver = AsyncDriver()
     # A port that takes no further connections: one waits in its queue already.
@@ -328,11 +346,11 @@ async def test_requests_without_tasks_are_answered_each_with_its_own(
 async def test_request_without_a_task_runs_out_of_time(
     serve: Callable[..., FrameServer], driver: AsyncDriver
 ) -> None:
-    held: list[tuple[Peer, RemotingCommand]] = []
+    held: SimpleQueue[tuple[Peer, RemotingCommand]] = SimpleQueue()
 
     def hold(peer: Peer, request: RemotingCommand) -> None:
         if request.body == b"held":
-            held.append((peer, request))
+            held.put((peer, request))
         else:
             echo(peer, request)
 
@@ -344,7 +362,8 @@ async def test_request_without_a_task_runs_out_of_time(
     assert isinstance(outcome, InvokeTimeout)
     assert "did not answer request 310 within 30 ms" in str(outcome)
     # Its late answer is nobody's.
-    held[0][0].reply(held[0][1], body=b"late")
+    peer, request = held.get(timeout=PATIENCE_S)
+    peer.reply(request, body=b"late")
     answer = await ask_directly(driver, server.address, b"y", timeout_ms=30_000)
 
     assert body_of(answer) == b"y"

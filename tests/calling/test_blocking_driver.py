@@ -308,14 +308,14 @@ def test_interrupt_cancels_the_operation_and_the_driver_goes_on(
 
 
 def test_lead_passes_to_a_thread_that_still_waits(blocking: BlockingDriver) -> None:
-    stop, second_runs = Event(), threading.Event()
+    stop, first_ended, second_runs = Event(), Event(), threading.Event()
 
     def lead() -> Any:
         yield from wait(stop, timeout_ms=LONG_MS)
 
     def second() -> Any:
         second_runs.set()
-        yield from sleep(20)
+        yield from wait(first_ended, timeout_ms=LONG_MS)
         return threading.get_ident()
 
     first_runs = threading.Event()
@@ -326,6 +326,7 @@ def test_lead_passes_to_a_thread_that_still_waits(blocking: BlockingDriver) -> N
     assert second_runs.wait(PATIENCE_S)
     blocking.call_soon_threadsafe(stop.set)
     first.join()
+    blocking.call_soon_threadsafe(first_ended.set)
 
     led_by, own = follower.join()
     assert own == led_by
@@ -529,6 +530,25 @@ def test_the_serving_thread_makes_quick_calls_itself(blocking: BlockingDriver) -
         assert threads_of == served.result.ident
     served.end()
     assert [each.number for each in calls.numbers.returned] == [0, 1, 2]
+
+
+def test_a_quick_call_that_nobody_can_watch_is_made_in_the_pool(
+    blocking: BlockingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse_stand_in(thread: threading.Thread) -> None:
+        if thread.name == "sparrowmq-stand-in":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_stand_in)
+    names: SimpleQueue[str] = SimpleQueue()
+    served = Served(blocking, Calls(lambda _: names.put(threading.current_thread().name)))
+    served.ask(0)
+
+    assert names.get(timeout=PATIENCE_S) == "sparrowmq-call-0"
+    served.end()
 
 
 def test_other_operations_go_on_while_a_quick_call_lasts(

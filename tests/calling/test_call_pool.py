@@ -6,6 +6,8 @@ import threading
 from queue import SimpleQueue
 from typing import Any
 
+import pytest
+
 from sparrowmq.calling.call_pool import CallPool
 
 PATIENCE_S = 60
@@ -133,3 +135,33 @@ def test_close_of_an_unused_pool_ends_at_once(no_leaks: None) -> None:
     pool.close(on_ended=ended.set)
 
     assert ended.is_set()
+
+
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_call_fails_without_a_thread_and_waits_for_one_that_there_is(
+    no_leaks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, returned = make_pool(2)
+    begun, gate = threading.Event(), threading.Event()
+
+    def first() -> str:
+        begun.set()
+        gate.wait(PATIENCE_S)
+        return "first"
+
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", refuse)
+        pool.submit(int, ("0",), note(returned))
+        assert isinstance(returned.get(timeout=PATIENCE_S)[1], RuntimeError)
+    pool.submit(first, (), note(returned))
+    assert begun.wait(PATIENCE_S)
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", refuse)
+        pool.submit(int, ("1",), note(returned))
+    gate.set()
+
+    assert [returned.get(timeout=PATIENCE_S) for _ in range(2)] == [("first", None), (1, None)]
+    end(pool)

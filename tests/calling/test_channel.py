@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -198,6 +199,18 @@ def test_close_tells_what_was_written_from_what_was_not() -> None:
     assert [task.error and task.error.__cause__ for task in (written, unwritten)] == [cause, cause]
 
 
+def test_process_without_a_descriptor_is_told_so_and_not_to_look_at_the_server() -> None:
+    world = World()
+    task = world.start(ask())
+
+    lack = OSError(errno.EMFILE, "Too many open files")
+    world.channel.close("Too many open files", lack, world.scheduler)
+    world.run()
+
+    said = "cannot connect to a:1: Too many open files; close some, or raise this process's limit"
+    assert str(task.error) == f"{said} (ulimit -n)"
+
+
 def test_connection_is_idle_only_after_its_last_byte_either_way() -> None:
     world = World()
     world.open()
@@ -248,3 +261,19 @@ def test_connection_on_which_an_answer_is_due_is_not_idle() -> None:
         table.expire(timed)
 
     assert lost == ["a:1"]
+
+
+def test_request_ends_once_though_its_time_is_up_when_its_connection_is_given_up() -> None:
+    world = World()
+    table = ChannelTable(world.scheduler, lambda _: None, on_request=None, on_connection_lost=None)
+    task = world.start(ask())
+    (channel,) = table._by_address.values()
+    world.scheduler.set_deadline(channel, task.deadline_ms - 1)
+
+    given_up, request = world.scheduler.expire(task.deadline_ms)
+    table.lose(channel, "no answer", None)
+    table.expire(request)
+    world.run()
+
+    assert given_up is channel
+    assert isinstance(task.error, ConnectFailed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from queue import Queue
 from typing import Any
 
@@ -195,6 +197,26 @@ def test_names_are_looked_up(driver: Harness, serve: Callable[..., FrameServer])
     # The first is known without asking; the second only `getaddrinfo` understands.
     assert driver.run(ask(f"localhost:{server.port}", b"1")) == b"1"
     assert driver.run(ask(f"127.1:{server.port}", b"2")) == b"2"
+
+
+def test_address_that_drops_packets_leaves_time_for_the_next_one_of_the_name(
+    driver: Harness, serve: Callable[..., FrameServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+
+    def find(*_: object, **__: object) -> list[Any]:
+        kind = socket.AF_INET, socket.SOCK_STREAM, 6, ""
+        return [(*kind, (host, server.port)) for host in ("127.0.0.2", "127.0.0.1")]
+
+    # A port that takes no further connections: one waits in its queue already.
+    with ExitStack() as fillers, socket.create_server(("127.0.0.2", server.port), backlog=0):
+        for _ in range(3):
+            filler = fillers.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.2", server.port))
+        monkeypatch.setattr(socket, "getaddrinfo", find)
+
+        assert driver.run(ask(f"two-addresses.test:{server.port}", b"2")) == b"2"
 
 
 def test_address_may_be_of_ip_version_6(driver: Harness, serve: Callable[..., FrameServer]) -> None:

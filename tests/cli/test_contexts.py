@@ -61,18 +61,26 @@ def test_contexts_that_cannot_be_written_leave_those_before(tmp_path: Path) -> N
     assert link.is_symlink()
 
 
-def test_no_home_is_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_home_is_no_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def find_user(uid: int) -> pwd.struct_passwd:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(pwd, "getpwuid", find_user)
 
+    monkeypatch.chdir(tmp_path)
+
     assert choose({}) == Context()
+    with pytest.raises(ConfigError, match=r"no home directory .* set XDG_CONFIG_HOME"):
+        write_contexts(contexts_path({}), Contexts())
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_no_file_is_no_contexts(tmp_path: Path) -> None:
-    assert read_contexts(tmp_path / "none.toml") == Contexts()
+@pytest.mark.parametrize("name", ["none.toml", "a-file/contexts.toml"])
+def test_no_file_is_no_contexts(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a-file").touch()
+
+    assert read_contexts(tmp_path / name) == Contexts()
 
 
 @pytest.mark.parametrize("text", ["current = ", "[contexts.a]\nnameservr = 'x'", "current = 1"])

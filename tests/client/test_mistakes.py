@@ -339,6 +339,22 @@ def test_consumer_that_was_made_and_not_used_is_not_worth_a_word(
     assert caplog.messages == []
 
 
+def test_consumer_that_gets_no_thread_may_be_started_again(
+    consumer: PushConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    consumer.subscribe("T")
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            consumer.start()
+    consumer.start()
+
+    assert "running" in repr(consumer)
+
+
 def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> None:
     """It would wait for ever."""
     with PollConsumer("GID_c", name_server=hostile.address) as made:

@@ -231,6 +231,24 @@ def test_cluster_that_is_never_closed_leaves_no_directory_and_no_process(
     assert not list(tmp_path.iterdir())
 
 
+def test_end_of_a_forked_process_leaves_the_directory_to_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code = (
+        "import os, sys\n"
+        "from sparrowmq.testing.own_directory import OwnDirectory\n"
+        "directory = OwnDirectory()\n"
+        "if os.fork() == 0: sys.exit()\n"
+        "os.wait()\n"
+        "print(os.listdir(os.environ['TMPDIR']))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+
+    assert ended.stdout.startswith(b"['sparrowmq-")
+    assert not list(tmp_path.iterdir())
+
+
 def test_cluster_stays_on_its_directory_when_the_current_one_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: BlockingDriver
 ) -> None:

@@ -50,7 +50,7 @@ from sparrowmq.calling.scheduler import (
     Scheduler,
     Waiter,
 )
-from sparrowmq.calling.sockets import split_address, tune
+from sparrowmq.calling.sockets import is_quick, look_up, split_address, tune
 from sparrowmq.calling.tls import (
     CLOSED_IN_HANDSHAKE,
     HANDSHAKE_TIMED_OUT,
@@ -365,26 +365,32 @@ class AsyncDriver:
     # Connections.
 
     def _dial(self, channel: Channel) -> None:
-        self._dials[channel] = self._await(self._open(channel))
+        dial = self._dials[channel] = self._await(self._open(channel))
+        dial.add_done_callback(partial(self._dialled, channel))
 
     async def _open(self, channel: Channel) -> None:
         assert self._loop is not None
         closed: asyncio.Future[None] = self._loop.create_future()
-        timeout_ms = CONNECT_TIMEOUT_MS
         settings: dict[str, Any] = {}
-        if self._tls is not None:
-            timeout_ms += HANDSHAKE_TIMEOUT_MS
-            settings = {"ssl": self._tls, "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_MS / 1000}
         try:
             host, port = split_address(channel.address)
-            async with asyncio.timeout(timeout_ms / 1000):
+            if self._tls is not None:
+                settings = {
+                    "ssl": self._tls,
+                    "server_hostname": host,
+                    "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_MS / 1000,
+                }
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                sock = await self._connect(host, port)
+            try:
                 await self._loop.create_connection(
-                    lambda: _Connection(self, channel, closed), host, port, **settings
+                    lambda: _Connection(self, channel, closed), sock=sock, **settings
                 )
-        except ValueError as error:
-            self._lose(channel, describe(error) or str(error), error)
+            except BaseException:
+                sock.close()
+                raise
         except TimeoutError as error:
-            self._lose(channel, f"no answer within {timeout_ms} ms", error)
+            self._lose(channel, f"no answer within {CONNECT_TIMEOUT_MS} ms", error)
         # Event loops raise this for a handshake that times out or that the peer breaks off.
         except ConnectionAbortedError as error:
             self._lose(channel, HANDSHAKE_TIMED_OUT, error)
@@ -393,8 +399,44 @@ class AsyncDriver:
             self._lose(channel, reason, error)
         except OSError as error:
             self._lose(channel, _reason_of(error), error)
-        finally:
-            del self._dials[channel]
+        # A wrong address or name, or no thread to look the name up in.
+        except Exception as error:
+            self._lose(channel, str(error), error)
+
+    async def _connect(self, host: str, port: int) -> socket.socket:
+        """Return a socket that is connected to one of a name's addresses.
+
+        An address that drops packets leaves the others their part of the time.
+
+        Raises: OSError of the last address.
+        """
+        assert self._loop is not None
+        if is_quick(host):
+            candidates = look_up(host, port)
+        else:
+            candidates = await asyncio.to_thread(look_up, host, port)
+        failure: OSError = socket.gaierror(socket.EAI_NONAME, "no address of this name")
+        for family, sockaddr in candidates:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                async with asyncio.timeout(CONNECT_TIMEOUT_MS / len(candidates) / 1000):
+                    await self._loop.sock_connect(sock, sockaddr)
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise failure
+
+    def _dialled(self, channel: Channel, dial: asyncio.Future[None]) -> None:
+        del self._dials[channel]
+        if dial.cancelled():
+            # Some programs cancel all tasks of their loop, and then close their clients.
+            self._lose(channel, "the task that connects was cancelled", None)
 
     def opened(self, channel: Channel, connection: _Connection) -> None:
         """Take over an open connection. For `_Connection`."""

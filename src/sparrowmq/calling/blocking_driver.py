@@ -515,10 +515,11 @@ class BlockingDriver:
     def _make_call(self, task: OperationTask, run: CallRun) -> bool:
         """Make calls; return False if a stand-in has taken the lead meanwhile."""
         with self._mutex:
+            if not self._is_watched and not self._begin_watch():
+                self._submit(task, run)
+                return True
             self._call_number += 1
             self._is_calling = True
-            if not self._is_watched:
-                self._begin_watch()
         self._user_calls.make(run.run)
         with self._mutex:
             leads = self._leader == threading.get_ident()
@@ -530,15 +531,21 @@ class BlockingDriver:
             self._returned(task, run, None, None)
         return leads
 
-    def _begin_watch(self) -> None:
-        self._is_watched = True
+    def _begin_watch(self) -> bool:
+        """Return False if the system refuses the thread of the stand-in."""
         if self._stand_in is None:
-            self._stand_in = threading.Thread(
+            stand_in = threading.Thread(
                 target=self._stand_by, name="sparrowmq-stand-in", daemon=True
             )
-            self._stand_in.start()
+            try:
+                stand_in.start()
+            except RuntimeError:
+                return False
+            self._stand_in = stand_in
         else:
             self._watch.notify()
+        self._is_watched = True
+        return True
 
     def _give_lead(self) -> None:
         """Let the stand-in lead at once; the mutex is held."""

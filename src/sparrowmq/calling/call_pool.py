@@ -62,27 +62,42 @@ class CallPool:
     def submit(
         self, function: Callable[..., Any], args: tuple[Any, ...], on_returned: OnReturned
     ) -> None:
-        """Let a thread call the function and then, on the same thread, `on_returned`."""
+        """Let a thread call the function and then, on the same thread, `on_returned`.
+
+        If the system refuses the first thread, `on_returned` is called here with the error.
+        """
         with self._lock:
             self._calls.append((function, args, on_returned))
-            self._wake_one()
+            refused = self._wake_one()
+            if refused is None or self._threads:
+                # After a refusal the call waits for a thread that there is.
+                return
+            self._calls.pop()
+        on_returned(None, refused)
 
-    def _wake_one(self) -> None:
-        """Wake one more thread, unless a woken one has yet to look; the lock is held."""
+    def _wake_one(self) -> RuntimeError | None:
+        """Wake one more thread, unless a woken one has yet to look; the lock is held.
+
+        Returns: why the system refuses a thread that is needed.
+        """
         if self._looking_count:
-            return
+            return None
         if self._sleeping_count:
             self._looking_count = 1
             self._sleeping_count -= 1
             self._wakes.put(None)
         elif len(self._threads) < self._size:
-            self._looking_count = 1
             thread = threading.Thread(
                 target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True
             )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                return error
+            self._looking_count = 1
             self._threads.append(thread)
             self._serving_count += 1
-            thread.start()
+        return None
 
     def grow(self, count: int) -> None:
         """Allow `count` more threads."""

@@ -17,6 +17,7 @@ A time-out never closes the connection; a late answer is dropped by the session.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, TypeAlias
 
@@ -232,7 +233,7 @@ class Channel:
             waits.append((token, ConnectionLost(message, address=self.address)))
         for task in self._unwritten:
             if wire is None:
-                waits.append((task, connect_failed(self.address, reason)))
+                waits.append((task, connect_failed(self.address, _advised(reason, cause))))
             else:
                 message = f"connection to {self.address} lost before the request was sent: {reason}"
                 waits.append((task, ConnectFailed(message, address=self.address)))
@@ -320,6 +321,13 @@ class Channel:
             raise RemoteProtocolError("the peer sends requests and takes no answers")
         self.wire.write((self._session.write_response(response),))
         self._flush_soon()
+
+
+def _advised(reason: str, cause: BaseException | None) -> str:
+    """Return why no connection was begun, with advice if this process is short of descriptors."""
+    if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{reason}; close some, or raise this process's limit (ulimit -n)"
+    return reason
 
 
 def connect_failed(address: str, reason: str) -> ConnectFailed:

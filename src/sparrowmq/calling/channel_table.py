@@ -14,7 +14,7 @@ from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.calling.channel import IDLE_MS, Channel, OnConnectionLost, OnFailure, OnRequest
 from sparrowmq.calling.effects import Invoke, Oneway
 from sparrowmq.calling.forks import tell_in_forks
-from sparrowmq.calling.scheduler import OperationTask, Scheduler, Timed, Waiter
+from sparrowmq.calling.scheduler import NEVER_MS, OperationTask, Scheduler, Timed, Waiter
 from sparrowmq.errors import RemoteProtocolError, UsageError
 from sparrowmq.protocol.signatures import Credentials
 
@@ -121,7 +121,8 @@ class ChannelTable:
                 self._scheduler.set_deadline(timed, self._scheduler.now_ms + IDLE_MS)
         elif isinstance(timed, OperationTask) and timed.done:
             self._report_unjoined(timed)
-        elif isinstance(timed, Waiter):
+        # An earlier result may have ended a wait: its connection was given up just now.
+        elif isinstance(timed, Waiter) and timed.effect and timed.deadline_ms == NEVER_MS:
             self._scheduler.throw(timed, timed.place.time_out(timed))
 
     def lose(self, channel: Channel, reason: str, cause: BaseException | None) -> None:

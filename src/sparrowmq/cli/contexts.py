@@ -113,7 +113,8 @@ def read_contexts(path: Path) -> Contexts:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
+        # A service's user may have the home /dev/null.
         return Contexts()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
@@ -125,6 +126,12 @@ def read_contexts(path: Path) -> Contexts:
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
     """Write the file, readable by its owner only. Raises: ConfigError that names the file."""
+    if path.parts[0] == "~":
+        # It would be written into the current directory, where nobody looks for it.
+        raise ConfigError(
+            "this user has no home directory for the file of contexts; set XDG_CONFIG_HOME to a "
+            "directory for it"
+        )
     lines = [f"current = {_quoted(contexts.current)}"] if contexts.current else []
     for name, context in sorted(contexts.contexts.items()):
         lines += ["", f"[contexts.{name}]"]

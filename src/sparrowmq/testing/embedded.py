@@ -19,7 +19,6 @@ import selectors
 import ssl
 import subprocess
 import sys
-import tempfile
 import weakref
 from pathlib import Path
 from typing import IO, Literal, Self
@@ -27,6 +26,7 @@ from typing import IO, Literal, Self
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.client.faces.user_calls import for_users
 from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.testing.own_directory import OwnDirectory
 from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, start_or_close, wait_until_consumed
 
 # A store of many gigabytes is read before its broker serves.
@@ -64,9 +64,9 @@ class EmbeddedCluster:
                 "--brokers: an EmbeddedCluster has one broker; leave the option out, and "
                 "run `python -m sparrowmq.hosting --brokers N` for more"
             )
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: OwnDirectory | None = None
         if data_dir is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="sparrowmq-")
+            self._temporary = OwnDirectory()
             data_dir = self._temporary.name
         # A test may change the current directory before a restart.
         self.data_dir = Path(data_dir).absolute()
@@ -194,7 +194,7 @@ class EmbeddedCluster:
         """Stop the servers and remove a temporary directory."""
         self.stop()
         if self._temporary is not None:
-            self._temporary.cleanup()
+            self._temporary.remove()
 
     def create_topic(self, topic: str, queues: int = 8) -> None:
         """Create a topic; return when clients can find the topic."""

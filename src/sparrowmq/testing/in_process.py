@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 import threading
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
@@ -32,6 +31,7 @@ from sparrowmq.hosting.grpc_port import serving_grpc
 from sparrowmq.hosting.servers import Serving, serving_both
 from sparrowmq.hosting.settings import HostSettings
 from sparrowmq.store.config import FlushMode
+from sparrowmq.testing.own_directory import OwnDirectory
 from sparrowmq.testing.questions import WAIT_MS, ClusterFailed, start_or_close, wait_until_consumed
 
 LOG = logging.getLogger("sparrowmq.testing")
@@ -57,7 +57,7 @@ class InProcessCluster:
                 raise ConfigError(f"InProcessCluster has no setting {name!r}{hint}")
         # No process reads the files later.
         self._config = with_settings(BrokerConfig(flush=FlushMode.ASYNC), settings)
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: OwnDirectory | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -97,7 +97,7 @@ class InProcessCluster:
         """
         if self._thread is not None:
             raise UsageError("the cluster runs already")
-        self._directory = tempfile.TemporaryDirectory(prefix="sparrowmq-")
+        self._directory = OwnDirectory()
         started = threading.Event()
         failures: list[BaseException] = []
 
@@ -128,7 +128,7 @@ class InProcessCluster:
                 self._loop.call_soon_threadsafe(self._stopping.set)
         thread.join()
         self._loop, self._serving, self._grpc = None, None, ""
-        self._directory.cleanup()
+        self._directory.remove()
 
     def advance(self, duration: timedelta) -> None:
         """Move the clocks of messages forward; on return, due messages are in their topics.

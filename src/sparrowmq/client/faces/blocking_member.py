@@ -89,7 +89,13 @@ class Member:
         self._forgotten.detach()
         INSTANCES.register(self._subscriber, self._instance)
         self._dropped = weakref.finalize(consumer, warn_not_closed, self._subscriber)
-        self._host.start(self._loop, name=f"sparrowmq-consumer-{config.group}")
+        try:
+            self._host.start(self._loop, name=f"sparrowmq-consumer-{config.group}")
+        except RuntimeError:
+            # The system refuses a thread, perhaps for a moment: `start` may be called again.
+            self._dropped.detach()
+            INSTANCES.unregister(self._subscriber)
+            raise
 
     def enter(self, consumer: AbstractContextManager[object]) -> None:
         """Start a consumer and wait until it consumes its share; if that fails, close it."""
