@@ -387,7 +387,7 @@ def test_task_that_was_not_begun_is_left_to_the_next_owner_of_its_queue(
         return is_moving(place)
 
     monkeypatch.setattr(tasks, "_is_moving", look)
-    calls: list[threading.Thread] = []
+    calls, taken = list[threading.Thread](), list[transport.HeldTask]()
     for offset, name in enumerate(("taken", "waits")):
         body = dumps({"id": name, "headers": {}, "properties": {"delivery_info": {}}}).encode()
         came = message(offset, body=body)
@@ -396,14 +396,14 @@ def test_task_that_was_not_begun_is_left_to_the_next_owner_of_its_queue(
         call.start()
         wait_until("the task waits", lambda: bool(tasks._waiting))
         if name == "taken":
-            taken = tasks.take()
+            taken.append(tasks.take())
         calls.append(call)
     consumer().assignment.return_value = []
     count = len(looks) + 100
     wait_until("looked", lambda: len(looks) >= count and len(tasks._waiting) <= len(left))
 
     assert [task.payload["id"] for task in tasks._waiting] == left
-    assert not taken.wait(0)
+    assert not taken[0].wait(0)
     tasks.close()
     for call in calls:
         call.join(20)

@@ -270,7 +270,7 @@ async def _read(kind: Any, context: Any) -> Any:
     except TimeoutError:
         text = f"the request has not come whole within {REQUEST_S_MAX:g} s"
         raise Rejected(Code.BAD_REQUEST, text) from None
-    if data is grpc.aio.EOF:
+    if not isinstance(data, bytes):
         raise Rejected(Code.BAD_REQUEST, "the call has no request")
     return _parse(kind, data)
 
