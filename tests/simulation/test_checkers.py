@@ -9,7 +9,9 @@ import pytest
 
 from queue_messages import message
 from sparrowmq.model import MessageQueue, SendResult, SendStatus, TransactionState
+from sparrowmq.model.message import PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET
 from sparrowmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
+from sparrowmq.protocol.properties import encode_properties
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.checkers import Checkers
 from sparrowmq.simulation.event_log import Trace
@@ -43,11 +45,23 @@ class Bench:
             self.put(body)
 
     def put(
-        self, body: bytes, *, is_sent: bool = True, topic: str = TOPIC, reconsume_times: int = 0
+        self,
+        body: bytes,
+        *,
+        is_sent: bool = True,
+        topic: str = TOPIC,
+        reconsume_times: int = 0,
+        properties: str = "",
     ) -> None:
         if is_sent:
             self.checkers.note_sent(body)
-        record = Record(topic=topic, queue_id=0, body=body, reconsume_times=reconsume_times)
+        record = Record(
+            topic=topic,
+            queue_id=0,
+            body=body,
+            reconsume_times=reconsume_times,
+            properties=properties,
+        )
         self.store.put(record, timestamp_ms=1)
         self.store.dispatch()
         self.checkers.check_stored(BROKER, self.store)
@@ -361,19 +375,21 @@ def test_dead_letter_must_have_its_retries_behind_it(dice: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended_at", "violation"),
-    [(BROKER, "b'm': discarded as undecided after its ROLLBACK was confirmed"), ("other", None)],
+    ("ended_at", "first", "is_found"),
+    [(BROKER, None, True), (BROKER, "5", True), (BROKER, "4", False), ("other", "5", False)],
 )
-def test_transaction_may_be_discarded_only_where_no_end_of_it_was_confirmed(
-    bench: Bench, ended_at: str, violation: str | None
+def test_half_message_is_discarded_only_if_no_end_of_it_was_confirmed(
+    bench: Bench, ended_at: str, first: str | None, is_found: bool
 ) -> None:
+    named = {} if first is None else {PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET: first}
     bench.checkers.note_begun(b"m")
     bench.checkers.ledger.decide(b"m", TransactionState.ROLLBACK, unknown_times=0)
-    bench.checkers.ledger.note_ended(b"m", TransactionState.ROLLBACK, ended_at)
+    bench.checkers.ledger.note_ended(b"m", TransactionState.ROLLBACK, ended_at, 5)
 
-    bench.put(b"m", topic=TRANS_CHECK_MAX_TIME_TOPIC)
+    bench.put(b"m", topic=TRANS_CHECK_MAX_TIME_TOPIC, properties=encode_properties(named))
 
-    assert bench.checkers.violation == violation
+    violation = "b'm': discarded as undecided after its ROLLBACK was confirmed"
+    assert bench.checkers.violation == (violation if is_found else None)
 
 
 @pytest.mark.parametrize(

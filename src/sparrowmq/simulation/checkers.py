@@ -326,7 +326,7 @@ class Checkers:
         acked = self._acked_at.get(queue, {}).get(offset)
         if acked is not None and acked != copy.payload:
             self.fail(f"{place}: holds {copy.payload!r} where {acked!r} was acknowledged")
-        self.ledger.note_copy(queue, copy.payload)
+        self.ledger.note_copy(queue, copy.payload, record.properties)
         self.delays.note_copy(
             queue.broker_name,
             queue.topic,

@@ -7,8 +7,8 @@ before the decision, the transaction stays undecided.
 1. A message is in its topic only if its user decided to commit.
 2. A message whose commit a broker confirmed is stored at least once (and `Checkers` demands its
    consumption).
-3. A transaction whose end a broker confirmed is not discarded as undecided there later. Another
-   broker may have a half message of it too, whose acknowledgement was late.
+3. A half message whose end a broker confirmed is not discarded as undecided later. Where an
+   acknowledgement was lost, the transaction has another half message, here or at another broker.
 4. At the end, every undecided message is discarded. Every message to commit is stored, or was
    discarded after the limit of questions without an answer.
 5. In a run without faults, every message to commit is stored exactly once, and a broker that has
@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from sparrowmq.model import MessageQueue, TransactionState
+from sparrowmq.model.message import PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET
 from sparrowmq.model.names import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
@@ -28,6 +29,7 @@ from sparrowmq.model.names import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
+from sparrowmq.protocol.properties import find_property
 
 _COMMIT = TransactionState.COMMIT
 # How long a question may be under way while the end that it asks for arrives.
@@ -50,8 +52,8 @@ class TransactionLedger:
         # The further questions that are answered by UNKNOWN although the outcome is decided.
         self._unknown_left: dict[bytes, int] = {}
         self._acked: set[bytes] = set()
-        # The ends that brokers confirmed, and which broker.
-        self._ended: dict[bytes, tuple[TransactionState, str]] = {}
+        # The ends that brokers confirmed, which broker, and the offset of the half message there.
+        self._ended: dict[bytes, tuple[TransactionState, str, int]] = {}
         # By message id, when a broker got the end.
         self._end_ms: dict[str, int] = {}
         # The transactions of which a broker may have lost a part.
@@ -67,7 +69,7 @@ class TransactionLedger:
     @property
     def committed(self) -> list[bytes]:
         """The messages with a commit that a broker confirmed."""
-        return [payload for payload, (outcome, _) in self._ended.items() if outcome is _COMMIT]
+        return [payload for payload, (outcome, *_) in self._ended.items() if outcome is _COMMIT]
 
     @property
     def reached(self) -> dict[str, int]:
@@ -104,10 +106,12 @@ class TransactionLedger:
         self._unknown_left[payload] = max(0, left - 1)
         return TransactionState.UNKNOWN if left else outcome
 
-    def note_ended(self, payload: bytes, outcome: TransactionState, broker_name: str) -> None:
-        """Note that a broker has confirmed the end of a transaction to its producer."""
+    def note_ended(
+        self, payload: bytes, outcome: TransactionState, broker_name: str, half_offset: int
+    ) -> None:
+        """Note that a broker has confirmed the end of a half message to its producer."""
         if payload not in self._torn:
-            self._ended[payload] = outcome, broker_name
+            self._ended[payload] = outcome, broker_name, half_offset
 
     def note_question(self, msg_id: str, *, now_ms: int) -> None:
         """Note that a broker's question for a transaction's outcome has arrived."""
@@ -121,7 +125,7 @@ class TransactionLedger:
         """Note that a broker gets the end of a transaction, with a decision."""
         self._end_ms.setdefault(msg_id, now_ms)
 
-    def note_copy(self, queue: MessageQueue, payload: bytes) -> None:
+    def note_copy(self, queue: MessageQueue, payload: bytes, properties: str) -> None:
         """Note a broker's message in any topic, of a transaction or not."""
         topic, outcome = queue.topic, self._outcomes.get(payload)
         if outcome is None or topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC):
@@ -131,10 +135,12 @@ class TransactionLedger:
             return
         if topic == TRANS_CHECK_MAX_TIME_TOPIC:
             self._put_away.add(payload)
-            ended = self._ended.get(payload)
-            if ended is not None and ended[1] == queue.broker_name:
-                text = f"discarded as undecided after its {ended[0].name} was confirmed"
-                self._fail(f"{payload!r}: {text}")
+            if payload in self._ended:
+                outcome, broker_name, half_offset = self._ended[payload]
+                first = find_property(properties, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET)
+                if broker_name == queue.broker_name and first in ("", str(half_offset)):
+                    text = f"discarded as undecided after its {outcome.name} was confirmed"
+                    self._fail(f"{payload!r}: {text}")
             return
         self._stored[payload] += 1
         if outcome is not _COMMIT:

@@ -138,4 +138,5 @@ class TransactionHost:
             return
         ended = yield from end(self._coordinator, half, outcome)
         if ended is outcome:
-            checkers.ledger.note_ended(payload, outcome, half.queue.broker_name)
+            broker_name = half.queue.broker_name
+            checkers.ledger.note_ended(payload, outcome, broker_name, half.half_offset)
