@@ -172,7 +172,8 @@ def test_many_pulls_that_end_at_once_end_some_at_a_time_and_in_linear_time(end: 
         assert (0 if end == "close" else count) == released
         return [*seconds, time.process_time() - begin]
 
-    few, many = run_out(10_000), run_out(40_000)
+    # The quickest of several runs: another process may have the memory for itself meanwhile.
+    few, many = (min((run_out(count) for _ in range(3)), key=sum) for count in (10_000, 40_000))
 
     # A millisecond is meant, and a third of it is taken on a quiet machine.
     assert sorted(few)[len(few) // 2] < 0.002
