@@ -194,7 +194,11 @@ def test_a_page_whose_server_answers_nothing_says_so_and_goes_on(page: Page) -> 
         }"""
     )
     hanging: list[Route] = []
-    page.route("**/", hanging.append)
+
+    def hang(route: Route) -> None:
+        hanging.append(route)
+
+    page.route("**/", hang)
 
     expect(page.locator("#lost")).to_have_text(re.compile("has lost its server"))
     page.unroute("**/")
