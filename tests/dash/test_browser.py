@@ -117,6 +117,20 @@ def test_every_page_fits_its_screen_and_can_be_read_by_everybody(
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
+def test_the_longest_name_covers_no_other_column(page: Page) -> None:
+    wait_for_look(page)
+
+    overlap = page.locator("td:not(.prose)").first.evaluate(
+        """cell => {
+          cell.textContent = "x".repeat(255);
+          return cell.scrollWidth - cell.clientWidth;
+        }"""
+    )
+
+    assert overlap == 0
+    assert page.evaluate("document.documentElement.scrollWidth === innerWidth")
+
+
 def test_a_rebalance_is_seen_as_it_happens(page: Page, stage: GroupStage) -> None:
     stage.join("a")
     page.goto(f"/groups/{stage.group}?topic={stage.topic}")
