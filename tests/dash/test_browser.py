@@ -171,6 +171,13 @@ def test_a_page_is_worked_by_keys(page: Page, stage: GroupStage) -> None:
     page.keyboard.press("g")
     page.keyboard.press("t")
     expect(page).to_have_url(re.compile("/topics$"))
+    page.wait_for_load_state()
+    # Accounts are not offered to this reader.
+    for key in "gagb":
+        page.keyboard.press(key)
+    expect(page).to_have_url(re.compile("/brokers$"))
+    page.go_back()
+    expect(page).to_have_url(re.compile("/topics$"))
 
 
 def test_what_a_reader_opened_or_chose_stays_where_others_come_before_it(page: Page) -> None:

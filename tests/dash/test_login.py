@@ -76,6 +76,14 @@ async def test_the_language_of_a_link_is_that_of_the_login_it_leads_to(reader: R
     assert "登录" in again.text
 
 
+async def test_a_look_of_an_open_page_keeps_no_choice_of_its_url(reader: Reader) -> None:
+    chosen = await reader.http.get("/topics?lang=zh")
+    look = await reader.http.get("/topics?lang=en", headers={"x-live": "1"})
+
+    assert "sparrowmq_lang=zh" in chosen.headers["set-cookie"]
+    assert "set-cookie" not in look.headers
+
+
 async def test_the_cookie_is_for_this_server_alone(reader: Reader) -> None:
     async with other_browser(reader) as http:
         answer = await http.post("/login", data={"password": PASSWORD})

@@ -291,6 +291,9 @@ class Site:
         )
 
     def _keep_choices(self, request: Request, response: Response) -> Response:
+        """Keep the URL's language and colours; another window may have chosen others since."""
+        if "x-live" in request.headers:
+            return response
         for name, allowed in (("lang", LANGUAGES), ("theme", THEMES)):
             chosen = request.query_params.get(name)
             if chosen is not None and chosen in allowed:

@@ -157,7 +157,12 @@ document.addEventListener("keydown", (event) => {
   const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.nodeName);
   if (event.key === "Escape" && isTyping) { event.target.blur(); return; }
   if (isTyping) return;
-  if (Date.now() - goes < 1500 && PAGES[event.key]) { location.href = body.dataset.root + PAGES[event.key]; return; }
+  if (Date.now() - goes < 1500 && PAGES[event.key]) {
+    // A page that is not offered here would be an error.
+    const wanted = body.dataset.root + PAGES[event.key];
+    [...document.querySelectorAll("nav a")].find((link) => link.getAttribute("href") === wanted)?.click();
+    return;
+  }
   if (Date.now() - goes < 1500 && event.key === "c") { location.href = "/"; return; }
   goes = event.key === "g" ? Date.now() : 0;
   if (event.key === "/") {
