@@ -59,6 +59,7 @@ from sparrowmq.grpc_service.route_calls import _permissions
 from sparrowmq.grpc_service.send_calls import _queue_of
 from sparrowmq.grpc_service.sessions import Sessions, merge_settings
 from sparrowmq.grpc_service.statuses import Rejected, check_answer
+from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig, decode_body
 from sparrowmq.protocol.codes import LanguageCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -201,6 +202,15 @@ def test_unknown_names_and_calls_without_a_client_id_have_their_codes(
     with GrpcCaller(cluster.grpc, " ") as nobody:
         answer = nobody.call("QueryRoute", topic=Resource(name="T"), endpoints=caller.endpoints)
     assert answer.status.code == Code.CLIENT_ID_REQUIRED
+
+
+def test_largest_body_that_is_inflated_is_received(caller: GrpcCaller, topic: str) -> None:
+    body = bytes(INFLATED_BYTES_MAX)
+    caller.send(topic, gzip.compress(body), body_encoding=Encoding.GZIP)
+
+    _, messages = caller.receive(topic, "GID_large")
+
+    assert [message.body == body for message in messages] == [True]
 
 
 def test_message_reads_alike_by_both_protocols(

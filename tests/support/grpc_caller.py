@@ -45,11 +45,13 @@ class GrpcCaller:
         ca: Path | None = None,
         language: str = "PYTHON",
     ) -> None:
+        # As the official clients.
+        options = (("grpc.max_receive_message_length", -1),)
         if ca is None:
-            self._channel = grpc.insecure_channel(address)
+            self._channel = grpc.insecure_channel(address, options)
         else:
             trust = grpc.ssl_channel_credentials(ca.read_bytes())
-            self._channel = grpc.secure_channel(address, trust)
+            self._channel = grpc.secure_channel(address, trust, options)
         host, _, port = address.rpartition(":")
         place = Address(host=host, port=int(port))
         self.endpoints = Endpoints(scheme=AddressScheme.IPv4, addresses=[place])

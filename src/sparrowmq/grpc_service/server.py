@@ -42,7 +42,8 @@ from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.descriptors import descriptor_limit, peer_descriptors_max
 from sparrowmq.serving.remoting_server import bind
 
-# A frame of the remoting protocol has as much. Apache's proxy takes 130 MiB.
+# Of a request: a frame of the remoting protocol has as much, and Apache's proxy takes 130 MiB. An
+# answer has the inflated body of one message, whose bound is its own, and its properties.
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 # Connections, as of the remoting protocol; at most half of the descriptors that peers may take.
 CONNECTIONS_MAX = 20_000
@@ -66,7 +67,6 @@ STOP_GRACE_S = 1.0
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
     ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
     ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING_CALLS_MAX),
