@@ -111,13 +111,17 @@ def test_what_a_kill_left_half_written_is_seen_by_no_reader(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = tmp_path / "table"
-    frame = spark.createDataFrame([(1,)], "id int")
-    write_batch_parquet(frame, 0, str(table))
+    frame = spark.createDataFrame([(1, 1)], "id int, month int")
+    write_batch_parquet(frame, 0, str(table), ["month"])
     half = table / "_writing" / "batchId=1"
-    frame.write.parquet(str(half))
+    frame.write.parquet(str(half / "month=2"))
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
 
     before = pq.read_table(table)["id"].to_pylist()
-    write_batch_parquet(frame, 1, str(table))
+    try:
+        write_batch_parquet(frame, 1, str(table), ["month"])
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
 
     assert before == [1]
     assert pq.read_table(table)["id"].to_pylist() == [1, 1]

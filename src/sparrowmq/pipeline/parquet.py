@@ -83,7 +83,9 @@ def write_batch_parquet(
         _check_own(files, root, batch_id, query_id)
         if _is_whole(files, target, query_id):
             return False
-    batch_df.write.mode("overwrite").partitionBy(*partition_by).parquet(writing)
+    # Spark's own overwriting keeps other partitions in a session that overwrites them dynamically.
+    files.remove(writing)
+    batch_df.write.partitionBy(*partition_by).parquet(writing)
     files.write_text(f"{writing}/{_WRITTEN}", _describe(files.usage(writing), query_id))
     files.remove(target)
     files.move(writing, target)

@@ -94,12 +94,11 @@ def _merge(
     paths = [f"{table}/{_PREFIX}{number}" for number in group]
     writing = f"{table}/_writing/compacted"
     merged = read_parquet(session, *paths, base=table).drop("batchId")
+    files.remove(writing)
     if partition_by is None:
-        merged.coalesce(1).write.mode("overwrite").parquet(writing)
+        merged.coalesce(1).write.parquet(writing)
     else:
-        merged.repartition(partition_by).write.mode("overwrite").partitionBy(partition_by).parquet(
-            writing
-        )
+        merged.repartition(partition_by).write.partitionBy(partition_by).parquet(writing)
     counted = read_parquet(session, writing).count()
     expected = merged.count()
     if counted != expected:
