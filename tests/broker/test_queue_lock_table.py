@@ -193,7 +193,7 @@ def test_change_that_was_not_written_and_a_lease_that_ran_out_are_taken_again() 
     table.try_lock_batch("G", [A, B], "one", now_ms=0)
     table.take_changes(now_ms=0)
 
-    table.note_unwritten("G", A)
+    table.unwritten["G", A] = None
     again = table.take_changes(now_ms=0)
     table.drop_expired(now_ms=70_000)
 

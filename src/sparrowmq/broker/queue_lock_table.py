@@ -79,8 +79,8 @@ class QueueLockTable:
     # count.
     changes: int = 0
     _count: int = 0
-    # Locks whose changes are still to be written to disk.
-    _unwritten: dict[tuple[str, MessageQueue], None] = field(default_factory=dict)
+    # Locks with changes for the next batch of the journal; a failed write puts them back.
+    unwritten: dict[tuple[str, MessageQueue], None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self._count
@@ -129,7 +129,7 @@ class QueueLockTable:
         return locked
 
     def _note_change(self, group: str, queue: MessageQueue) -> int:
-        self._unwritten[group, queue] = None
+        self.unwritten[group, queue] = None
         self.changes += 1
         return self.changes
 
@@ -216,7 +216,7 @@ class QueueLockTable:
             lease.is_orphaned = True
             if limit_ms < lease.expires_ms:
                 lease.expires_ms = limit_ms
-                self._unwritten[group, queue] = None
+                self.unwritten[group, queue] = None
 
     def drop_expired(self, *, now_ms: int) -> None:
         """Forget expired leases, so that the table stays small."""
@@ -229,14 +229,9 @@ class QueueLockTable:
             if expired:
                 self._drop(group, expired)
 
-    @property
-    def is_unwritten(self) -> bool:
-        """Whether `take_changes` would return anything."""
-        return bool(self._unwritten)
-
     def take_changes(self, *, now_ms: int) -> list[SavedLock]:
         """Return the holder of each queue whose lock has changed since the last call."""
-        keys, self._unwritten = self._unwritten, {}
+        keys, self.unwritten = self.unwritten, {}
         changes: list[SavedLock] = []
         for group, queue in keys:
             lease = self._leases.get(group, {}).get(queue)
@@ -246,10 +241,6 @@ class QueueLockTable:
                 left_ms = lease.expires_ms - now_ms
                 changes.append(SavedLock(group, queue, lease.client_id, left_ms))
         return changes
-
-    def note_unwritten(self, group: str, queue: MessageQueue) -> None:
-        """Let `take_changes` return a lock again, since its change was not written."""
-        self._unwritten[group, queue] = None
 
     def save(self, *, now_ms: int) -> list[SavedLock]:
         """Return every live lock."""
