@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sparrowmq.broker import queue_lock_table
+from sparrowmq.broker.journal_records import LockChange
 from sparrowmq.broker.queue_lock_table import ASKED_AGAIN_MS, QueueLockTable
 from sparrowmq.coordination.member_marker import QUEUE_LEASE_BROKER_MS, QUEUE_LEASE_CLIENT_MS
 from sparrowmq.model import MessageQueue
@@ -167,11 +168,11 @@ def test_changes_since_a_save_bring_a_table_up_to_date() -> None:
     restored.restore([*saved, *changes], now_ms=0)
 
     # A renewal is not a change.
-    assert {change[1:] for change in changes} == {(A, None, 0), (C, "two", 20_000)}
+    assert set(changes) == {LockChange("G", A, None), LockChange("G", C, "two", 20_000)}
     assert table.take_changes(now_ms=20_000) == []
-    assert [lock[1:] for lock in restored.save(now_ms=0)] == [
-        (B, "one", 60_000),
-        (C, "two", 20_000),
+    assert restored.save(now_ms=0) == [
+        LockChange("G", B, "one", 60_000),
+        LockChange("G", C, "two", 20_000),
     ]
     assert len(table) == len(restored) == 2
 
@@ -197,8 +198,9 @@ def test_change_that_was_not_written_and_a_lease_that_ran_out_are_taken_again() 
     again = table.take_changes(now_ms=0)
     table.drop_expired(now_ms=70_000)
 
-    assert again == [("G", A, "one", 60_000)]
-    assert table.take_changes(now_ms=70_000) == [("G", A, None, 0), ("G", B, None, 0)]
+    assert again == [LockChange("G", A, "one", 60_000)]
+    ended = table.take_changes(now_ms=70_000)
+    assert ended == [LockChange("G", A, None), LockChange("G", B, None)]
     assert len(table) == 0
 
 

@@ -34,7 +34,6 @@ from sparrowmq.broker.journal_records import (
 )
 from sparrowmq.broker.pop_changes import PopTable
 from sparrowmq.broker.queue_lock_file import LockTable
-from sparrowmq.broker.queue_lock_table import SavedLock
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE, encode_timer_check
 from sparrowmq.broker.timer_messages import TimerTable
@@ -117,7 +116,7 @@ class SaveWork(NamedTuple):
 
     number: int
     tables: Mapping[str, Struct]
-    locks: Sequence[SavedLock] | None = None
+    locks: Sequence[LockChange] | None = None
     filed: FiledVersions | None = None
     segment: int = 0
     ends_journal: bool = False
@@ -198,7 +197,7 @@ class ConfigSaving:
             elif isinstance(change, GroupTableChange):
                 state.groups.replay(change.name, change.config, change.version)
             elif isinstance(change, LockChange):
-                state.locks.restore([SavedLock(*_lock_of(change))], now_ms=now_ms)
+                state.locks.restore([change], now_ms=now_ms)
             elif isinstance(change, PlanChange):
                 state.plans.restore(change.group, change.plan, now_ms=now_ms)
             elif isinstance(change, RequestModeChange):
@@ -269,14 +268,10 @@ class ConfigSaving:
         if number is None:
             return None
         self._locks_writing = state.locks.changes
-        locks = [
-            LockChange(lock.group, lock.queue, lock.client_id, lock.remaining_ms)
-            for lock in state.locks.take_changes(now_ms=now_ms)
-        ]
         changes: list[Change] = [
             *state.topics.take_changes(),
             *state.groups.take_changes(),
-            *locks,
+            *state.locks.take_changes(now_ms=now_ms),
             *state.plans.take_changes(),
             *state.modes.take_changes(),
         ]
@@ -441,7 +436,3 @@ _FILES: Mapping[type[Struct], str] = {
     PlanChange: PLANS_FILE,
     RequestModeChange: MODES_FILE,
 }
-
-
-def _lock_of(change: LockChange) -> SavedLock:
-    return SavedLock(change.group, change.queue, change.client_id, change.remaining_ms)

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from sparrowmq.broker.journal_records import LockChange
 from sparrowmq.coordination.member_marker import QUEUE_LEASE_BROKER_MS
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
@@ -49,15 +49,6 @@ class _Lease:
     @property
     def is_cut(self) -> bool:
         return self.expires_ms < self.refreshed_ms + QUEUE_LEASE_BROKER_MS
-
-
-class SavedLock(NamedTuple):
-    """The holder of a group's queue, None for no holder, and the rest of the lease."""
-
-    group: str
-    queue: MessageQueue
-    client_id: str | None
-    remaining_ms: int = 0
 
 
 def _may_take_any(queue: MessageQueue) -> bool:
@@ -229,39 +220,39 @@ class QueueLockTable:
             if expired:
                 self._drop(group, expired)
 
-    def take_changes(self, *, now_ms: int) -> list[SavedLock]:
+    def take_changes(self, *, now_ms: int) -> list[LockChange]:
         """Return the holder of each queue whose lock has changed since the last call."""
         keys, self.unwritten = self.unwritten, {}
-        changes: list[SavedLock] = []
+        changes: list[LockChange] = []
         for group, queue in keys:
             lease = self._leases.get(group, {}).get(queue)
             if lease is None or lease.expires_ms < now_ms:
-                changes.append(SavedLock(group, queue, None))
+                changes.append(LockChange(group, queue, None))
             else:
                 left_ms = lease.expires_ms - now_ms
-                changes.append(SavedLock(group, queue, lease.client_id, left_ms))
+                changes.append(LockChange(group, queue, lease.client_id, left_ms))
         return changes
 
-    def save(self, *, now_ms: int) -> list[SavedLock]:
+    def save(self, *, now_ms: int) -> list[LockChange]:
         """Return every live lock."""
         return [
-            SavedLock(group, queue, lease.client_id, lease.expires_ms - now_ms)
+            LockChange(group, queue, lease.client_id, lease.expires_ms - now_ms)
             for group, leases in self._leases.items()
             for queue, lease in leases.items()
             if lease.expires_ms >= now_ms
         ]
 
-    def restore(self, locks: Sequence[SavedLock], *, now_ms: int) -> None:
+    def restore(self, locks: Sequence[LockChange], *, now_ms: int) -> None:
         """Restore the locks of `save`, and then the changes since, one after the other.
 
         The time between saving and restoring does not count against the leases.
         """
-        for group, queue, client_id, left_ms in locks:
-            leases = self._leases.setdefault(group, {})
-            self._count -= leases.pop(queue, None) is not None
-            if client_id is not None and left_ms >= 0 and self._count < LOCKS_MAX:
-                expires_ms = now_ms + min(left_ms, QUEUE_LEASE_BROKER_MS)
-                leases[queue] = _Lease(client_id, now_ms, expires_ms)
+        for lock in locks:
+            leases = self._leases.setdefault(lock.group, {})
+            self._count -= leases.pop(lock.queue, None) is not None
+            left_ms = min(lock.remaining_ms, QUEUE_LEASE_BROKER_MS)
+            if lock.client_id is not None and left_ms >= 0 and self._count < LOCKS_MAX:
+                leases[lock.queue] = _Lease(lock.client_id, now_ms, now_ms + left_ms)
                 self._count += 1
             if not leases:
-                del self._leases[group]
+                del self._leases[lock.group]
