@@ -7,17 +7,14 @@ from typing import Annotated
 
 import typer
 
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, carry_out
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.client.operations import accounts
 from sparrowmq.errors import UsageError, did_you_mean
 
-acl = typer.Typer(
-    help="Accounts of access control: list, put, delete.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+acl = make_group("Accounts of access control: list, put, delete.")
 
 AccessKey = Annotated[str, typer.Argument(metavar="ACCESS_KEY", help="access key of the account")]
 _COLUMNS = [

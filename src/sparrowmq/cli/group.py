@@ -13,6 +13,7 @@ import typer
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.calling.effects import sleep
 from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice, say_troubles
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
     CommandCluster,
@@ -44,11 +45,7 @@ from sparrowmq.model.plain_text import escape
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 from sparrowmq.words import count_of
 
-group = typer.Typer(
-    help="List, show, reset, update and delete consumer groups.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+group = make_group("List, show, reset, update and delete consumer groups.")
 
 QueueOption = Annotated[
     list[str] | None,

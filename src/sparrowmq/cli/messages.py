@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
     CommandCluster,
@@ -62,11 +63,7 @@ from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 
-msg = typer.Typer(
-    help="Find messages by id, key, place or time; send one again.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+msg = make_group("Find messages by id, key, place or time; send one again.")
 
 _TRACE_COLUMNS = (
     OutputColumn("timestamp_ms", "at"),
