@@ -19,6 +19,8 @@ from sparrowmq.cli.connecting import (
     CommandCluster,
     GroupName,
     OneTopicOption,
+    QueueOption,
+    SamplesInterval,
     TopicOption,
     naming_topic,
     on_cluster,
@@ -47,12 +49,6 @@ from sparrowmq.words import count_of
 
 group = make_group("List, show, reset, update and delete consumer groups.")
 
-QueueOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--queue", "-q", help="only this queue, as BROKER:ID, such as broker-a:3; may be repeated"
-    ),
-]
 # The shortest time between two looks of a command that watches.
 WATCH_MS_MIN = 500
 # The changes that `group show` shows on a terminal.
@@ -63,14 +59,7 @@ CHANGES_SHOWN_MAX = 10
 @on_cluster
 def list_groups(
     cluster: CommandCluster,
-    interval: Annotated[
-        float,
-        typer.Option(
-            "--interval",
-            min=0.0,
-            help="seconds between the two samples from which rates are computed",
-        ),
-    ] = 0.0,
+    interval: SamplesInterval = 0.0,
 ) -> None:
     """List consumer groups; those that need attention come first."""
     before, seen = cluster.run(look_twice(cluster, round(interval * 1000), asked_max=None))

@@ -21,6 +21,7 @@ from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
     CommandCluster,
+    QueueOption,
     TopicName,
     TopicOption,
     naming_topic,
@@ -75,11 +76,8 @@ _TRACE_COLUMNS = (
     OutputColumn("reconsume_times", "came before"),
 )
 
-QueueOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--queue", "-q", help="only this queue, as BROKER:ID, such as broker-a:3; may be repeated"
-    ),
+MessageId = Annotated[
+    str, typer.Argument(metavar="ID", help="the producer's or the broker's message id")
 ]
 FormatOption = Annotated[
     BodyFormat,
@@ -268,9 +266,7 @@ def _parse_start(text: str) -> Start:
 @on_cluster
 def get_message(
     cluster: CommandCluster,
-    msg_id: Annotated[
-        str, typer.Argument(metavar="ID", help="the producer's or the broker's message id")
-    ],
+    msg_id: MessageId,
     topic: TopicOption,
     body_format: FormatOption = BodyFormat.AUTO,
 ) -> None:
@@ -424,9 +420,7 @@ def describe_resend(message: MessageExt, resends: Mapping[Place, Resend] | None)
 @on_cluster
 def resend_message(
     cluster: CommandCluster,
-    msg_id: Annotated[
-        str, typer.Argument(metavar="ID", help="the producer's or the broker's message id")
-    ],
+    msg_id: MessageId,
     topic: TopicOption,
     options: EditOptions,
     yes: Yes = False,
