@@ -358,10 +358,7 @@ _SECTIONS = {
     "topics": _Section(
         title="Topics of {name}",
         columns=(
-            OutputColumn("topic"),
-            OutputColumn("expression"),
-            OutputColumn("queues"),
-            OutputColumn("lag"),
+            *columns_of("topic", "expression", "queues", "lag"),
             OutputColumn("behind_since_timestamp_ms", optional=True),
         ),
     ),
@@ -400,10 +397,7 @@ _SECTIONS = {
     ),
 }
 _LAG_COLUMNS = (
-    OutputColumn("topic"),
-    OutputColumn("broker"),
-    OutputColumn("queue"),
-    OutputColumn("lag"),
+    *columns_of("topic", "broker", "queue", "lag"),
     OutputColumn("in_flight", "in flight", optional=True),
     OutputColumn("oldest_in_flight_timestamp_ms", optional=True),
     OutputColumn("renewals", optional=True),

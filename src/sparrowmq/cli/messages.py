@@ -40,6 +40,7 @@ from sparrowmq.cli.message_view import (
 from sparrowmq.cli.output import (
     Json,
     OutputColumn,
+    columns_of,
     format_time,
     make_console,
     print_json,
@@ -68,9 +69,7 @@ msg = make_group("Find messages by id, key, place or time; send one again.")
 
 _TRACE_COLUMNS = (
     OutputColumn("timestamp_ms", "at"),
-    OutputColumn("what"),
-    OutputColumn("group"),
-    OutputColumn("client"),
+    *columns_of("what", "group", "client"),
     OutputColumn("cost_ms", "ms"),
     OutputColumn("outcome"),
     OutputColumn("reconsume_times", "came before"),
