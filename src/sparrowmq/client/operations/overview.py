@@ -12,7 +12,7 @@ Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, BrokerStatsData.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from msgspec import Struct
 from sparrowmq.calling.effects import Operation, now, timestamp
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
+from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, look_at_groups
 from sparrowmq.client.operations.heartbeats import consumer_list, says_no_members
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
@@ -397,6 +397,21 @@ def take_overview(
         topics=tuple(_merge_topics(views, groups)),
         groups=tuple(sorted(groups, key=by_attention)),
     )
+
+
+def list_all_groups(
+    directory: Directory, seen: Overview, before: Iterable[str]
+) -> Operation[list[str]]:
+    """Return an overview's groups, and then by name those that have committed nothing yet.
+
+    If a broker is silent, the groups known before count too.
+    """
+    known: list[str] = []
+    with suppress(SparrowError):
+        known, failures = yield from look_at_groups(directory)
+        before = before if failures else ()
+    names = [group.group for group in seen.groups]
+    return [*names, *sorted({*known, *before}.difference(names))]
 
 
 class _View(NamedTuple):
