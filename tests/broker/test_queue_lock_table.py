@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sparrowmq.broker import queue_lock_table
-from sparrowmq.broker.queue_lock_table import ASKED_AGAIN_MS, QueueLockTable
+from sparrowmq.broker.queue_lock_table import ASKED_AGAIN_MS, QueueLockTable, SavedLock
 from sparrowmq.coordination.member_marker import QUEUE_LEASE_BROKER_MS, QUEUE_LEASE_CLIENT_MS
 from sparrowmq.model import MessageQueue
 
@@ -141,6 +141,27 @@ def test_saved_locks_come_back_with_what_they_had_left() -> None:
     assert {lock.queue for lock in saved} == {A, B}
     assert restored.find_owner("G", A, now_ms=1_015_000) == "one"
     assert restored.find_owner("G", A, now_ms=1_015_001) is None
+
+
+def test_restored_lock_lasts_no_longer_than_a_lease() -> None:
+    table = QueueLockTable()
+
+    table.restore([SavedLock("G", A, "one", 10 * QUEUE_LEASE_BROKER_MS)], now_ms=0)
+
+    assert table.find_owner("G", A, now_ms=QUEUE_LEASE_BROKER_MS) == "one"
+    assert table.find_owner("G", A, now_ms=QUEUE_LEASE_BROKER_MS + 1) is None
+
+
+def test_lock_that_was_cut_is_written_again_with_what_it_has_left() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A, B], "one", now_ms=0)
+    table.try_lock_batch("G", [C], "two", now_ms=0)
+    table.take_changes(now_ms=0)
+
+    table.shorten("G", "one", lease_ms=30_000, now_ms=10_000)
+
+    expected = [SavedLock("G", queue, "one", 20_000) for queue in (A, B)]
+    assert table.take_changes(now_ms=10_000) == expected
 
 
 def test_nobody_stands_in_for_a_holder_that_may_come_back_after_a_restart() -> None:
