@@ -144,6 +144,27 @@ def test_saved_locks_come_back_with_what_they_had_left() -> None:
     assert restored.find_owner("G", A, now_ms=1_015_001) is None
 
 
+def test_restored_lock_lasts_no_longer_than_a_lease() -> None:
+    table = QueueLockTable()
+
+    table.restore([LockChange("G", A, "one", 10 * QUEUE_LEASE_BROKER_MS)], now_ms=0)
+
+    assert table.find_owner("G", A, now_ms=QUEUE_LEASE_BROKER_MS) == "one"
+    assert table.find_owner("G", A, now_ms=QUEUE_LEASE_BROKER_MS + 1) is None
+
+
+def test_lock_that_was_cut_is_written_again_with_what_it_has_left() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A, B], "one", now_ms=0)
+    table.try_lock_batch("G", [C], "two", now_ms=0)
+    table.take_changes(now_ms=0)
+
+    table.shorten("G", "one", lease_ms=30_000, now_ms=10_000)
+
+    expected = [LockChange("G", queue, "one", 20_000) for queue in (A, B)]
+    assert table.take_changes(now_ms=10_000) == expected
+
+
 def test_nobody_stands_in_for_a_holder_that_may_come_back_after_a_restart() -> None:
     table, restored = QueueLockTable(), QueueLockTable()
     table.try_lock_batch("G", [A], "one", now_ms=0)
