@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from queue import Empty
 from typing import Any
 from unittest.mock import Mock
 
@@ -29,6 +31,7 @@ from queue_messages import message
 from sparrowmq import Admin, Message, Producer
 from sparrowmq.errors import UsageError
 from sparrowmq.model import ConsumeContext, MessageQueue
+from sparrowmq.model.namespace import NO_NAMESPACE
 from sparrowmq.testing import InProcessCluster, read_messages
 from waiting import wait_until
 
@@ -363,23 +366,16 @@ def test_task_of_a_queue_that_is_cancelled_or_closed_is_given_back(
     assert not context.end_undecided()
 
 
-@pytest.mark.parametrize(
-    ("options", "topic", "left"),
-    [
-        ({}, "T", []),
-        ({"balance": "messages"}, "T", ["waits"]),
-        ({}, "%RETRY%GID_celery_T", ["waits"]),
-    ],
-)
+@pytest.mark.parametrize(("options", "left"), [({}, []), ({"balance": "messages"}, ["waits"])])
 def test_task_that_was_not_begun_is_left_to_the_next_owner_of_its_queue(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], topic: str, left: list[str]
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], left: list[str]
 ) -> None:
     looks: list[MessageQueue] = []
     monkeypatch.setattr(transport, "PushConsumer", consumer := Mock())
     monkeypatch.setattr(transport, "LOOK_INTERVAL_S", 0.001)
     tasks = transport.QueueTasks("T", options, Mock())
-    queue = MessageQueue(topic, "broker-a", 0)
-    consumer().assignment.return_value = [MessageQueue("T", "broker-a", 0)]
+    queue, subscriber = MessageQueue("T", "broker-a", 0), consumer()._subscriber
+    subscriber.config.namespace, subscriber.member.assigned = NO_NAMESPACE, (queue,)
     is_moving = tasks._is_moving
 
     def look(place: MessageQueue) -> bool:
@@ -398,7 +394,7 @@ def test_task_that_was_not_begun_is_left_to_the_next_owner_of_its_queue(
         if name == "taken":
             taken.append(tasks.take())
         calls.append(call)
-    consumer().assignment.return_value = []
+    subscriber.member.assigned = ()
     count = len(looks) + 100
     wait_until("looked", lambda: len(looks) >= count and len(tasks._waiting) <= len(left))
 
@@ -408,6 +404,31 @@ def test_task_that_was_not_begun_is_left_to_the_next_owner_of_its_queue(
     for call in calls:
         call.join(20)
         assert not call.is_alive()
+
+
+def test_task_of_the_retry_topic_is_left_to_the_next_owner_of_its_queue(
+    cluster: InProcessCluster, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LOOK_INTERVAL_S", 0.01)
+    topic = transport.topic_of(queue)
+    settings = {"name_server": cluster.name_server, "namespace": "ns", "drain_timeout_ms": 1_000}
+    body = dumps({"headers": {}, "properties": {"delivery_info": {}}}).encode()
+    with Admin(name_server=cluster.name_server, namespace="ns") as admin:
+        admin.create_topic(topic, 1)
+    with Producer("GID_p", name_server=cluster.name_server, namespace="ns") as producer:
+        producer.send(Message(topic, body))
+    with closing(transport.QueueTasks(topic, {**settings, "instance_name": "b"}, Mock())) as old:
+        wait_until("it came", lambda: bool(old._waiting))
+        old.take().decide(is_done=False)
+        wait_until("it came again", lambda: bool(old._waiting))
+        # The first of a group's members has the only queue of its retry topic.
+        first = transport.QueueTasks(topic, {**settings, "instance_name": "a"}, Mock())
+        with closing(first) as new:
+            wait_until("it came to the next owner", lambda: bool(new._waiting))
+
+            new.take().decide(is_done=True)
+            with pytest.raises(Empty):
+                old.take()
 
 
 def test_calls_that_send_tasks_back_at_once_share_a_producer(

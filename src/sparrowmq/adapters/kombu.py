@@ -97,7 +97,6 @@ class QueueTasks:
         self, topic: str, settings: dict[str, Any], put_back: Callable[[dict[str, Any]], None]
     ) -> None:
         self._put_back = put_back
-        self._topic = topic
         self._shares_queues: bool = settings.get("balance") != "messages"
         self._waiting: deque[HeldTask] = deque()
         self._taken: set[HeldTask] = set()
@@ -172,9 +171,11 @@ class QueueTasks:
         return task.is_done
 
     def _is_moving(self, place: MessageQueue) -> bool:
-        """Return whether another worker is to have a queue of the topic."""
-        is_shared = self._shares_queues and place.topic == self._topic
-        return is_shared and place not in self._consumer.assignment()
+        """Return whether another worker is to have a queue of the topic or the retry topic."""
+        # `PushConsumer.assignment` leaves out the retry topic.
+        subscriber = self._consumer._subscriber  # pyright: ignore[reportPrivateUsage]
+        queue = subscriber.config.namespace.wrap_queue(place)
+        return self._shares_queues and queue not in subscriber.member.assigned
 
     def _withdraw(self, task: HeldTask) -> bool:
         """Take a task back from the worker; return False if the worker has it already."""
