@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -29,7 +30,7 @@ from kombu.utils.json import dumps
 import sparrowmq.adapters.kombu as transport
 from queue_messages import message
 from sparrowmq import Admin, Message, Producer
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model import ConsumeContext, MessageQueue
 from sparrowmq.model.namespace import NO_NAMESPACE
 from sparrowmq.testing import InProcessCluster, read_messages
@@ -530,6 +531,35 @@ def test_url_names_the_name_server(url: str, name_server: str) -> None:
 def test_what_would_go_unheeded_is_refused(url: str, settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         assert Connection(url, **settings).transport
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"unacked_max": 0}, "unacked_max is 0; it must be a whole number from 1 to 1000"),
+        ({"topic_queues": "8"}, "topic_queues is '8'; it must be a whole number from 1 to 65536"),
+        ({"visibility_timeout": 0}, "visibility_timeout is 0; it must be a whole number"),
+        ({"visibility_timeout": "60"}, "visibility_timeout is '60'; it must be a whole number"),
+        ({"visibilty_timeout": 60}, "'visibilty_timeout'; did you mean visibility_timeout?"),
+        ({"drain_timeout_ms": 60}, "'drain_timeout_ms'; there are name_server, tls"),
+    ],
+)
+def test_error_of_an_option_names_the_option(option: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        assert Connection("rocketmq://ns:1", transport_options=option).transport
+
+
+def test_options_of_kombu_itself_are_taken(connection: Connection, queue: str) -> None:
+    policy = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+    options = {"polling_interval": 0.01, "body_encoding": None, "connect_retries_timeout": 5}
+    opened = connection.clone(transport_options=options)
+
+    with opened, opened.SimpleQueue(queue) as simple:
+        # This adds the policy to the options.
+        simple.put("x", retry=True, retry_policy=policy)
+        opened.close()
+        assert opened.transport_options.keys() == {*options, *policy}
+        assert opened.transport.polling_interval == 0.01
 
 
 def test_settings_of_tls_are_taken_beside_those_for_other_brokers() -> None:
