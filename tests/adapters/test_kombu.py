@@ -19,6 +19,7 @@ from queue import Empty
 from typing import Any
 from unittest.mock import Mock
 
+import kombu
 import pytest
 from celery import Celery
 from kombu import pools
@@ -473,6 +474,25 @@ def test_queue_that_no_topic_can_be_is_refused(
         declared.declare()
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         connection.default_channel.queue_declare(queue, passive=True)
+
+
+def test_task_that_no_queue_of_the_process_would_get_is_refused(app: Celery, queue: str) -> None:
+    media = Exchange("media", type="direct")
+    video = Queue(queue, media, routing_key="video")
+    app.conf.task_queues = [video]
+    app.conf.task_routes = {"by_key": {"exchange": "media", "routing_key": "video"}}
+
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        with pytest.raises(UsageError, match="exchange 'media' has no queue with routing key 'vid"):
+            app.send_task("by_key", connection=connection)
+        with pytest.raises(UsageError, match="exchange 'media'"):
+            kombu.Producer(channel, exchange=media, routing_key="other").publish("x")
+        # Nobody receives events.
+        app.events.Dispatcher(connection).send("worker-online")
+        app.send_task("by_queue", connection=connection, queue=video)
+        app.send_task("by_key", connection=connection)
+        assert video(channel).queue_declare(passive=True).message_count == 2
 
 
 @pytest.mark.parametrize("name", ["q" * 110, "任务" * 7], ids=["letters", "bytes"])

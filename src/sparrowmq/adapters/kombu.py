@@ -276,6 +276,20 @@ class QueueChannel(_Channel):  # type: ignore[misc]
         given = {name: value for name, value in kwargs.items() if value is not None}
         return {**(arguments or {}), **given}
 
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
+    ) -> Any:
+        """Send a message. Raises: UsageError if the exchange has no queue for it."""
+        # Celery's workers send events, by their host's name alone, which nobody receives.
+        is_event = message["headers"].keys() == {"hostname"}
+        if exchange and not is_event and not self._lookup(exchange, routing_key):
+            raise UsageError(
+                f"exchange {exchange!r} has no queue with routing key {routing_key!r} in this "
+                "process, and RocketMQ does not know those of others: nobody would get the "
+                "message; name the queue instead of the exchange, or declare the queue first"
+            )
+        return super().basic_publish(message, exchange, routing_key, **kwargs)
+
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
         """Begin to consume a queue."""
         (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
