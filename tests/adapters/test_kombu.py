@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -493,6 +494,26 @@ def test_task_that_no_queue_of_the_process_would_get_is_refused(app: Celery, que
         app.send_task("by_queue", connection=connection, queue=video)
         app.send_task("by_key", connection=connection)
         assert video(channel).queue_declare(passive=True).message_count == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_process_sends_by_clients_of_its_own(app: Celery, queue: str) -> None:
+    app.send_task("before")
+    child = os.fork()
+    if child == 0:
+        try:
+            app.send_task("in the child")
+            app.pool.force_close_all()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    app.send_task("after")
+
+    assert code == 0
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.queue_declare(queue, passive=True).message_count == 3
 
 
 @pytest.mark.parametrize("name", ["q" * 110, "任务" * 7], ids=["letters", "bytes"])

@@ -33,6 +33,7 @@ from typing import Any, Final
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.json import dumps, loads
 
+from sparrowmq.calling.forks import tell_in_forks
 from sparrowmq.client.faces.blocking import Producer, PushConsumer
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.config import check_range
@@ -221,9 +222,14 @@ class QueueChannel(_Channel):  # type: ignore[misc]
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
+        self._no_ack: set[str] = set()
+        self.become_copy()
+        tell_in_forks(self)
+
+    def become_copy(self) -> None:
+        """Begin without clients: those from before a fork serve the parent alone."""
         self._tasks: dict[str, QueueTasks] = {}
         self._taken: dict[str, HeldTask] = {}
-        self._no_ack: set[str] = set()
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._admin: Admin | None = None
