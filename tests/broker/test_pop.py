@@ -859,10 +859,33 @@ def test_pops_are_refused_while_writes_fail_and_no_turn_follows_another(
         patch.setattr(FileStorageFile, "write", fail)
         refused = [ask(rig), ask(rig)]
         assert not rig.broker.is_unsettled
-    rig.advance(MINUTE_MS)
+    rig.advance(100)
 
     assert [each.code for each in refused] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
     assert bodies(pop(rig)) == [b"a"]
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_messages_of_a_refused_pop_come_to_the_next_as_the_same_attempt(
+    rig: Any, order: str
+) -> None:
+    fill(rig, "a", "b", "c")
+    rig.store.refusal = "the disk is full"
+    assert ask(rig, order=order, maxMsgNums=2).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    changes = list(rig.broker.state.pops.peek_changes())
+    rig.work()
+    assert rig.broker.state.pops.peek_changes() == changes
+    rig.store.refusal = None
+    rig.advance(100)
+    rig = kill(rig)
+    rig.advance(100)
+
+    found = pop(rig, order=order)
+    assert bodies(found) == [b"a", b"b", b"c"]
+    assert [record.reconsume_times for record, _ in found] == [0, 0, 0]
+    rig.advance(200)
+    assert pop(rig, order=order) == []
+    rig.store.close()
 
 
 def test_pops_of_a_client_whose_clock_is_behind_are_refused_counted_and_warned_of(rig: Any) -> None:

@@ -736,7 +736,7 @@ def log_changes(state: BrokerState, *, now_ms: int) -> list[Output]:
         )
         result = state.store.append(record, timestamp_ms=state.timestamp_ms)
         if result.status is not PutStatus.PUT_OK:
-            state.is_pop_log_failing = True
+            _note_failing(state, now_ms=now_ms)
             for reply in replies:
                 reply.command.code = ResponseCode.SERVICE_NOT_AVAILABLE
                 reply.command.remark = f"{result.status.name}: {result.remark}"
@@ -758,7 +758,13 @@ def note_logged(state: BrokerState, *, is_written: bool, now_ms: int) -> None:
     if is_written:
         state.pops.changes_logged(state.pop_log_offset, now_ms=now_ms)
     else:
-        state.is_pop_log_failing = True
+        _note_failing(state, now_ms=now_ms)
+
+
+def _note_failing(state: BrokerState, *, now_ms: int) -> None:
+    """Refuse changes until the log takes those of the turn, whose pops are refused too."""
+    state.is_pop_log_failing = True
+    state.pops.give_back(now_ms=now_ms)
 
 
 def _note_moved(state: BrokerState) -> None:
