@@ -661,6 +661,23 @@ def test_in_flight_messages_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatc
     assert bodies(pop(rig)) == [b"d"]
 
 
+@pytest.mark.parametrize("bound", ["IN_FLIGHT_PER_QUEUE_MAX", "POPPED_MAX"])
+def test_waiting_pop_goes_on_once_a_message_in_flight_has_ended(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(pop_queues, bound, 3)
+    fill(rig, "a", "b", "c", "d", "e")
+    found = pop(rig)
+    first, second = held(rig), held(rig)
+    for (_, handle), waiting in zip(found, (first, second), strict=False):
+        rig.work()
+        assert waiting() == []
+        assert ack(rig, handle) == 0
+    rig.work()
+
+    assert [bodies(read(waiting()[0])) for waiting in (first, second)] == [[b"d"], [b"e"]]
+
+
 def test_group_consumes_by_pulls_or_by_pops(rig: Any) -> None:
     fill(rig, "a")
     pull = {"consumerGroup": "G", "sysFlag": "4", "subscription": "*"}

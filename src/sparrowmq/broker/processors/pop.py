@@ -528,6 +528,14 @@ def _finish(state: BrokerState, queue: PopQueue, offsets: list[int]) -> None:
     _commit(state, queue)
 
 
+def _end(state: BrokerState, queue: PopQueue, offsets: list[int]) -> None:
+    """End messages in flight, and wake a pop that waited for their end or for their room."""
+    had_room = state.pops.room(queue) > 0
+    _finish(state, queue, offsets)
+    if not (had_room and queue.is_blocked):
+        wake_waiting(state, queue.key.group, queue.key.topic, queue.key.queue_id)
+
+
 def _commit(state: BrokerState, queue: PopQueue) -> None:
     """Commit the offset of the first message in flight, or else of the next message."""
     key, offset = queue.key, queue.commit_offset
@@ -551,8 +559,7 @@ def ack(state: BrokerState, request: Request) -> Sequence[Output]:
     header = decode_header(AckMessageRequestHeader, request.command.ext_fields)
     queue = _find_flight(state, request, header)
     if queue is not None:
-        _finish(state, queue, [header.offset])
-        _wake_in_order(state, queue)
+        _end(state, queue, [header.offset])
     return _confirm(state, request, {})
 
 
@@ -584,8 +591,7 @@ def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
         if others:
             left_out[number] = others
         if queue is not None and ended:
-            _finish(state, queue, ended)
-            _wake_in_order(state, queue)
+            _end(state, queue, ended)
     header = BatchAckResponseHeader(left_out=encode_left_out(left_out))
     return _confirm(state, request, encode_header(header))
 
@@ -801,8 +807,7 @@ def forget_expired(state: BrokerState) -> None:
     """End messages in flight that have expired; call it every few seconds."""
     _note_moved(state)
     for queue, offsets in state.pops.find_expired(state.store.queues.min_offset):
-        _finish(state, queue, offsets)
-        _wake_in_order(state, queue)
+        _end(state, queue, offsets)
 
 
 def _put_dead_letter(
@@ -833,12 +838,6 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
                 place = pop_place(group, item.topic, queue_id)
                 state.holds.wake_first(notice_place(group, item.topic, queue_id))
                 state.holds.wake_first(place, tags_codes=item.tags_codes)
-
-
-def _wake_in_order(state: BrokerState, queue: PopQueue) -> None:
-    """Wake a pop in order that waited for the end of the messages before."""
-    if not queue.is_blocked:
-        wake_waiting(state, queue.key.group, queue.key.topic, queue.key.queue_id)
 
 
 def forget_connection(state: BrokerState, connection: Connection) -> None:
