@@ -53,6 +53,7 @@ class AnsweringClients(Clients):
     """Clients of a broker that changes the time of every message, until it `refuses`."""
 
     def __init__(self) -> None:
+        super().__init__(cast(BrokerPort, None))
         self.client = Client(CALLER)
         self.now_ms = START_MS
         # How far the broker's wall clock was set ahead.
@@ -177,6 +178,29 @@ async def test_a_clients_end_releases_its_messages(
     for _ in range(2):
         await sessions.terminate(CALLER, NotifyClientTerminationRequest())
         assert clients.asked == [1_000]
+
+
+async def test_a_clients_end_goes_on_when_its_call_ends_before_the_broker_answers(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    first, count = received(clients), CHANGED_AT_ONCE + 1
+    for offset in range(count):
+        renewals.add(CALLER, first._replace(handle=first.handle._replace(queue_offset=offset)))
+    clients.client.published_topics = frozenset({"T"})
+    sessions = Sessions(
+        cast(BrokerPort, None), clients, renewals, timestamp_ms=lambda: clients.now_ms
+    )
+    clients.gate.clear()
+    call = asyncio.create_task(sessions.terminate(CALLER, NotifyClientTerminationRequest()))
+    while not clients.asked:
+        await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait({call})
+    clients.gate.set()
+    await asyncio.gather(*clients.kept)
+
+    assert clients.asked == [1_000] * count
+    assert clients.client.published_topics == frozenset(), "the client is forgotten"
 
 
 async def test_a_client_that_ends_during_a_renewal_keeps_no_message(
@@ -421,7 +445,7 @@ async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> Non
     received = [await anext(answers) for _ in range(2)]
 
     await answers.aclose()
-    await asyncio.gather(*service._left)
+    await asyncio.gather(*clients.kept)
 
     assert (received[0].status.code, received[1].message.body) == (Code.OK, b"x")
     # Also the one that was on its way.
@@ -605,7 +629,7 @@ async def test_dead_letter_is_made_once_though_its_call_ends_before_the_broker_c
         call.cancel()
         await asyncio.wait({call})
         clients.gate.set()
-        await asyncio.gather(*service._left)
+        await asyncio.gather(*clients.kept)
     await give_up_by(service, receipt.text)
 
     assert clients.done.count(RequestCode.CONSUMER_SEND_MSG_BACK) == 1

@@ -94,8 +94,6 @@ class ReceiveService:
         self._clients = clients
         self._renewals = renewals
         self._timestamp_ms = timestamp_ms
-        # What goes on when its call has ended.
-        self._left: set[asyncio.Future[None]] = set()
 
     async def receive(
         self, caller: Caller, request: ReceiveMessageRequest, remaining_s: float | None
@@ -115,7 +113,7 @@ class ReceiveService:
         except asyncio.CancelledError:
             # Otherwise the next message would come here, and to others a second later.
             given_up.set_result(None)
-            self._keep(self._release(caller, popping))
+            self._clients.keep(self._release(caller, popping))
             raise
         at = 0
         try:
@@ -130,7 +128,7 @@ class ReceiveService:
                 yield ReceiveMessageResponse(message=found)
                 at += 1
         except (asyncio.CancelledError, GeneratorExit):
-            self._keep(self._release_all(caller, received[at:]))
+            self._clients.keep(self._release_all(caller, received[at:]))
             raise
         yield ReceiveMessageResponse(delivery_timestamp=to_timestamp(self._timestamp_ms()))
 
@@ -205,12 +203,6 @@ class ReceiveService:
                 # It comes again after its whole time.
                 continue
 
-    def _keep(self, work: Awaitable[None]) -> asyncio.Future[None]:
-        future = asyncio.ensure_future(work)
-        self._left.add(future)
-        future.add_done_callback(self._left.discard)
-        return future
-
     async def acknowledge(self, caller: Caller, request: AckMessageRequest) -> AckMessageResponse:
         """Finish messages; the answer has an entry for each."""
         group, topic = check_group(request.group), check_topic(request.topic)
@@ -268,7 +260,7 @@ class ReceiveService:
         group, topic = check_group(request.group), check_topic(request.topic)
         receipt = parse_receipt(group, topic, request.receipt_handle)
         # A client whose deadline is over would repeat a half of it, and have two dead letters.
-        await asyncio.shield(self._keep(self._give_up(caller, receipt, request.message_id)))
+        await asyncio.shield(self._clients.keep(self._give_up(caller, receipt, request.message_id)))
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
 
     async def _give_up(self, caller: Caller, receipt: Receipt, message_id: str) -> None:
