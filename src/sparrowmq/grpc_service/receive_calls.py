@@ -66,6 +66,8 @@ INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 10_000, 12 * 3_600_000
 ACKS_MAX = 1_024
 # Messages whose receiver has gone meanwhile are visible again after this.
 UNSENT_MS = 1_000
+# Earlier clients do not know ILLEGAL_POLLING_TIME.
+_POLLING_TIME_VERSION = "5.0.3"
 _ALL_QUEUES = -1
 _NONE_FOUND = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 
@@ -149,7 +151,7 @@ class ReceiveService:
             queue_id=_ALL_QUEUES,
             max_msg_nums=min(max(1, request.batch_size), POP_COUNT_MAX),
             invisible_time_ms=invisible_ms,
-            poll_time_ms=_polling_ms(request, remaining_s, answer_ms),
+            poll_time_ms=_polling_ms(request, remaining_s, answer_ms, version=caller.version),
             born_timestamp_ms=self._timestamp_ms(),
             init_mode=INIT_MAX,
             exp_type="SQL92" if wanted.type == FilterType.SQL else "TAG",
@@ -279,12 +281,15 @@ def _check_invisible(invisible_ms: int, least_ms: int) -> int:
     return invisible_ms
 
 
-def _polling_ms(request: ReceiveMessageRequest, remaining_s: float | None, answer_ms: int) -> int:
+def _polling_ms(
+    request: ReceiveMessageRequest, remaining_s: float | None, answer_ms: int, *, version: str
+) -> int:
     """Return how long a receive waits, within the call's deadline.
 
     Args:
         answer_ms: what the client adds to its own wait for the deadline. Go's SimpleConsumer names
             no wait, so half of this is left for the answer, as by Apache's proxy.
+        version: the client's version.
 
     Raises: Rejected.
     """
@@ -301,5 +306,7 @@ def _polling_ms(request: ReceiveMessageRequest, remaining_s: float | None, answe
             f"the call's deadline is in {remaining_ms} ms; a receive waits for at least "
             f"{POLLING_MS_MIN} ms"
         )
-        raise Rejected(Code.ILLEGAL_POLLING_TIME, text)
+        # Compared as texts, as by Apache's proxy.
+        is_known = version >= _POLLING_TIME_VERSION
+        raise Rejected(Code.ILLEGAL_POLLING_TIME if is_known else Code.BAD_REQUEST, text)
     return remaining_ms
