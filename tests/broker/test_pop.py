@@ -651,6 +651,29 @@ def test_new_group_begins_at_the_end_if_it_asks_so_and_the_queue_has_lost_its_be
     assert bodies(pop(rig, group="H", initMode=0)) == [b"a", b"b"]
 
 
+def test_new_group_begins_in_a_bounded_number_of_queues_at_a_time(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "BEGUN_AT_ONCE_MAX", 3)
+    rig.create_topic("wide", 10)
+    rig.send(rig.connect(), "wide", b"a", queue_id=0)
+    given = fields_of(rig, topic="wide", pollTime=10_000)
+    command, connection = (
+        RemotingCommand(code=RequestCode.POP_MESSAGE, ext_fields=given),
+        rig.connect(),
+    )
+    counts = list[int]()
+    rig.broker.handle(command, connection, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    for _ in range(4):
+        counts.append(len(rig.broker.state.offsets.queues("G", "wide")))
+        rig.world.perform(rig.broker.settle(now_ms=rig.now_ms))
+    rig.work()
+
+    assert counts == [3, 6, 9, 10]
+    (reply,) = rig.replies([o for o in rig.outputs if getattr(o, "connection", 0) is connection])
+    assert bodies(read(reply)) == [b"a"]
+
+
 def test_in_flight_messages_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pop_queues, "IN_FLIGHT_PER_QUEUE_MAX", 3)
     fill(rig, "a", "b", "c", "d", "e")

@@ -93,6 +93,8 @@ WAITING_PER_PLACE_MAX = 1_024
 LATE_MS_MAX = 500
 # The bytes of one answer, unless one message alone has more: answers wait for the log in memory.
 POP_BYTES_MAX = 1 << 20
+# The queues in which one step of a pop begins for a new group: some 40 ms.
+BEGUN_AT_ONCE_MAX = 4_096
 # The messages of one tick whose time has come.
 DUE_PER_TICK = 10_000
 # A dead letter that the store cannot take is tried again after this.
@@ -110,7 +112,8 @@ class _Taken(NamedTuple):
     Args:
         rest: how many messages of the visited queues are left to pop, as far as is known.
         counts: `orderCountInfo`.
-        is_cut: whether messages were passed over that the filter rejects, and more are to examine.
+        is_cut: whether messages were passed over that the filter rejects, or a new group has begun
+            in many queues, and more are to examine.
     """
 
     pop_timestamp_ms: int
@@ -298,9 +301,10 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
     header = checked.header
     found: list[_Found] = []
     left, left_bytes, rest, is_cut = header.max_msg_nums, POP_BYTES_MAX, 0, False
-    named = _queue_ids(state, checked)
-    for queue_id in without_finished(state, header.consumer_group, header.topic, named):
-        key = QueueKey(header.consumer_group, header.topic, queue_id)
+    place, named = (header.consumer_group, header.topic), _queue_ids(state, checked)
+    begun_max = len(state.offsets.queues(*place)) + BEGUN_AT_ONCE_MAX
+    for queue_id in without_finished(state, *place, named):
+        key = QueueKey(*place, queue_id)
         read = _read_queue(
             state, checked, key, count_max=left, bytes_max=left_bytes, is_first=not found
         )
@@ -311,6 +315,9 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
             left -= len(read.offsets)
             left_bytes -= len(read.new) + sum(map(len, read.again))
         if left <= 0 or left_bytes <= 0:
+            break
+        if len(state.offsets.queues(*place)) >= begun_max:
+            is_cut = True
             break
     pop_timestamp_ms = _pop_time(state, found, timestamp_ms)
     taken = _Taken(pop_timestamp_ms, [], [], max(0, rest), [], is_cut)
