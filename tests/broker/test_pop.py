@@ -14,7 +14,12 @@ from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.model.names import POP_LOG_TOPIC
-from sparrowmq.protocol.bodies import SubscriptionGroupConfig, encode_body
+from sparrowmq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionGroupConfig,
+    encode_body,
+)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import decode_header
@@ -26,8 +31,8 @@ from sparrowmq.protocol.pop_handle import (
     parse_popped,
 )
 from sparrowmq.protocol.record import BatchEntry, Record, decode_record, encode_batch
-from sparrowmq.protocol.subscription import tags_code
-from sparrowmq.serving.connections import Fact, Output
+from sparrowmq.protocol.subscription import parse_subscription, tags_code
+from sparrowmq.serving.connections import Connection, Fact, Output
 from sparrowmq.store import queue_reader
 from sparrowmq.store.file_storage import FileStorage, FileStorageFile
 
@@ -589,6 +594,33 @@ def test_filter_selects_by_tags_and_by_a_condition(rig: Any) -> None:
     condition = {"group": "H", "exp": "v = 'y'", "expType": "SQL92"}
     assert bodies(pop(rig, **condition)) == [b"y", b"y"]
     assert tags_code("x") != tags_code("y")
+
+
+def beat(rig: Any, connection: Connection, expression: str, *, version: int) -> None:
+    subscription = parse_subscription("T", expression, sub_version=version)
+    consumer = ConsumerData(group_name="G", subscription_data_set=[subscription])
+    body = encode_body(HeartbeatData(client_id="c", consumer_data_set=[consumer]))
+    assert rig.call(connection, RequestCode.HEART_BEAT, None, body).code == 0
+
+
+@pytest.mark.parametrize("newest", ["y", "x"])
+def test_waiting_pop_passes_over_nothing_that_its_groups_newest_filter_selects(
+    rig: Any, newest: str
+) -> None:
+    beat(rig, rig.connect(), "x", version=1)
+    first, second = held(rig, exp="x"), held(rig, exp="x")
+    beat(rig, rig.connect(), newest, version=2)
+    for name in ("y", "x"):
+        rig.send(rig.connect(), body=name.encode(), properties=f"TAGS\x01{name}")
+    rig.work()
+
+    if newest == "x":
+        assert (bodies(read(first()[0])), second()) == ([b"x"], [])
+    else:
+        # Their consumers ask again, with the filter that they have now.
+        codes = [[reply.code for reply in waiting()] for waiting in (first, second)]
+        assert codes == [[ResponseCode.POLLING_TIMEOUT]] * 2
+        assert bodies(pop(rig, exp="y")) == [b"y"]
 
 
 def test_tag_with_the_hash_code_of_a_wanted_one_is_not_popped(rig: Any) -> None:

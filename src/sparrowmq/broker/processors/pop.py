@@ -144,12 +144,17 @@ class _Found(NamedTuple):
 
 
 class _Pop(NamedTuple):
-    """A pop that has passed the checks."""
+    """A pop that has passed the checks.
+
+    Args:
+        expression: that of the group's subscription then; None if the group had none.
+    """
 
     header: PopMessageRequestHeader
     topic: TopicConfig
     wanted: MessageFilter
     invisible_ms: int
+    expression: tuple[str, str] | None
 
 
 # --- POP_MESSAGE --------------------------------------------------------------------------------
@@ -206,6 +211,10 @@ def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[
     checked = checked._replace(
         topic=find_queues(state, held.connection, header.topic, header.queue_id)
     )
+    newest = _find_expression(state, header.consumer_group, header.topic)
+    if newest is not None and checked.expression not in (None, newest):
+        # It would pass over what the newest filter selects. Its consumer asks again, with its own.
+        return _give_up(state, held)
     taken = _take(state, checked, now_ms=state.now_ms, timestamp_ms=state.timestamp_ms)
     if taken.queues:
         return _answer(state, held.connection, held.command, checked, taken)
@@ -280,7 +289,15 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
     check_way(state, request, group, name)
     invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
     wanted = given_filter(name, header.exp, sub_version=0, expression_type=header.exp_type)
-    return _Pop(header, topic, wanted, invisible_ms)
+    return _Pop(header, topic, wanted, invisible_ms, _find_expression(state, group, name))
+
+
+def _find_expression(state: BrokerState, group: str, topic: str) -> tuple[str, str] | None:
+    found = state.consumers.find(group)
+    subscription = None if found is None else found.subscriptions.get(topic)
+    if subscription is None:
+        return None
+    return subscription.data.sub_string, subscription.data.expression_type
 
 
 def _refuse_while_failing(state: BrokerState) -> None:
@@ -856,10 +873,12 @@ def forget_connection(state: BrokerState, connection: Connection) -> None:
 def give_up(state: BrokerState, connection: Connection, opaque: int) -> Sequence[Output]:
     """Answer a waiting pop without messages, and let others have what may have woken it."""
     held = state.holds.take(connection, opaque)
-    if held is None:
-        return ()
+    return () if held is None else _give_up(state, held)
+
+
+def _give_up(state: BrokerState, held: HeldPull) -> Sequence[Output]:
     state.holds.wake_first(held.place)
-    return [Reply(connection, response_to(held.command, ResponseCode.POLLING_TIMEOUT))]
+    return [Reply(held.connection, response_to(held.command, ResponseCode.POLLING_TIMEOUT))]
 
 
 def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_ms: int) -> None:
