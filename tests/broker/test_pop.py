@@ -337,6 +337,23 @@ def test_pop_that_waits_at_a_queue_that_the_topic_hides_is_refused(rig: Any) -> 
     assert rig.broker.state.offsets.queues("G", "T").keys() == {3}
 
 
+def test_a_tick_makes_a_bounded_number_of_dead_letters(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "DEAD_LETTERS_PER_TICK", 2)
+    config = SubscriptionGroupConfig(group_name="G", retry_max_times=0)
+    rig.broker.state.put_group(config, timestamp_ms=rig.timestamp_ms)
+    fill(rig, "a", "b", "c", "d", "e")
+    pop(rig, invisibleTime=1_000)
+    counts = list[int]()
+    for duration_ms in (900, 100, 900, 100, 1_000):
+        rig.advance(duration_ms)
+        counts.append(len(rig.records("%DLQ%G")))
+
+    assert counts == [0, 2, 2, 4, 5]
+    assert sorted(record.body for record in rig.records("%DLQ%G")) == [b"a", b"b", b"c", b"d", b"e"]
+
+
 def test_message_of_too_many_attempts_becomes_a_dead_letter(rig: Any) -> None:
     fill(rig, "a")
     rig.call(

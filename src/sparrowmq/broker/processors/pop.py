@@ -97,7 +97,9 @@ POP_BYTES_MAX = 1 << 20
 BEGUN_AT_ONCE_MAX = 4_096
 # The messages of one tick whose time has come.
 DUE_PER_TICK = 10_000
-# A dead letter that the store cannot take is tried again after this.
+# Of these, the messages that become dead letters: some 50 ms.
+DEAD_LETTERS_PER_TICK = 1_000
+# A dead letter that the store cannot take, or that is one too many, is tried again after this.
 DEAD_LETTER_RETRY_MS = 1_000
 # The changes of one record of the log: some 400 KiB at most.
 CHANGES_PER_RECORD = 1_024
@@ -173,8 +175,8 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
             f"the broker[{state.config.address}] pop message is timeout too much: group "
             f"{header.consumer_group!r} sent it {age_ms} ms ago by its clock, which may be behind",
         )
-        # To its sender it looks as if there were no messages. Java's client wants all fields of this
-        # answer unless it has no set of fields.
+        # To its sender it looks as if there were no messages. Java's client wants all fields of
+        # this answer, unless it has no set of fields.
         refusal.ext_fields = None
         raise refusal
     checked = _check(state, request, header)
@@ -809,14 +811,18 @@ def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
     """Make messages ready whose time has come; those of too many attempts become dead letters."""
     _note_moved(state)
     state.pops.read_error = None
-    woken = set[QueueKey]()
+    woken, letter_count = set[QueueKey](), 0
     for queue, offset in state.pops.take_due(now_ms, DUE_PER_TICK):
         group = state.groups.find(queue.key.group)
         times = queue.flights[offset].next_times
         if group is None or times <= group.retry_max_times:
             state.pops.show(queue, offset)
             woken.add(queue.key)
-        elif _put_dead_letter(state, queue, offset, timestamp_ms=timestamp_ms):
+            continue
+        letter_count += 1
+        if letter_count <= DEAD_LETTERS_PER_TICK and _put_dead_letter(
+            state, queue, offset, timestamp_ms=timestamp_ms
+        ):
             _finish(state, queue, [offset])
             woken.add(queue.key)
         else:
