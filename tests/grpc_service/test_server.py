@@ -719,6 +719,22 @@ def test_a_receive_with_a_short_deadline_is_refused_by_a_code_that_its_client_kn
         assert [answer.status.code for answer in answers] == [expected]
 
 
+@pytest.mark.parametrize(
+    ("born_ms", "is_given"),
+    [
+        *[(1_700_000_000_000, True), (-1, True), (253_402_300_799_999, True)],
+        # In nanoseconds: Java's client reads no message of an answer with such a time.
+        *[(1_700_000_000_000_000_000, False), (-(2**63), False)],
+    ],
+)
+def test_a_time_that_no_timestamp_can_have_is_left_out_of_a_received_message(
+    born_ms: int, is_given: bool
+) -> None:
+    stored = replace(message_at(7), born_timestamp_ms=born_ms)
+
+    assert to_message(stored, topic="T").system_properties.HasField("born_timestamp") is is_given
+
+
 def test_a_receive_that_names_no_wait_is_answered_before_its_deadline(
     caller: GrpcCaller, topic: str
 ) -> None:
