@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
+import zlib
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import cast
@@ -41,6 +43,7 @@ from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.compression import COMPRESSED
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import PopHandle, PopMessageResponseHeader, parse_handle
 from sparrowmq.protocol.record import Record, encode_record
@@ -404,7 +407,16 @@ def test_a_client_is_known_while_it_has_a_stream(monkeypatch: pytest.MonkeyPatch
 
 
 class PoppingClients(AnsweringClients):
-    """Clients of a broker that pops the same two messages each time."""
+    """Clients of a broker that pops the same messages each time."""
+
+    def __init__(self, *bodies: bytes, sys_flag: int = 0) -> None:
+        super().__init__()
+        self.records = [
+            encode_record(
+                Record(topic="T", queue_id=1, body=body, queue_offset=offset, sys_flag=sys_flag)
+            )
+            for offset, body in enumerate(bodies, 3)
+        ]
 
     async def ask(
         self,
@@ -422,17 +434,37 @@ class PoppingClients(AnsweringClients):
             revive_qid=0,
             rest_num=0,
             start_offset_info="0 1 3",
-            msg_offset_info="0 1 3,4",
+            msg_offset_info="0 1 " + ",".join(map(str, range(3, 3 + len(self.records)))),
         )
-        records = [
-            encode_record(Record(topic="T", queue_id=1, body=b"x", queue_offset=offset))
-            for offset in (3, 4)
-        ]
-        return RemotingCommand(code=0, ext_fields=encode_header(header), body=b"".join(records))
+        body = b"".join(self.records)
+        return RemotingCommand(code=0, ext_fields=encode_header(header), body=body)
+
+
+async def test_messages_are_inflated_one_by_one_as_their_receiver_takes_them() -> None:
+    whole = bytes(1 << 22)
+    clients = PoppingClients(*[zlib.compress(whole)] * 8, sys_flag=COMPRESSED)
+    service = service_of(clients, Renewals(clients, now_ms=lambda: clients.now_ms))
+    request = ReceiveMessageRequest(
+        group=Resource(name="GID"),
+        message_queue=MessageQueue(topic=Resource(name="T")),
+        batch_size=8,
+        invisible_duration=Duration(seconds=30),
+    )
+    sizes = list[int]()
+    tracemalloc.start()
+    try:
+        async for answer in service.receive(CALLER, request, None):
+            sizes.append(len(answer.message.body))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert sizes == [0, *[len(whole)] * 8, 0]
+    assert peak < 4 * len(whole)
 
 
 async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> None:
-    clients = PoppingClients()
+    clients = PoppingClients(b"x", b"x")
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
     service = service_of(clients, renewals)
     request = ReceiveMessageRequest(

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple
 
+from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_group, check_topic
 from sparrowmq.grpc_service.client_table import (
@@ -46,7 +47,6 @@ from sparrowmq.grpc_service.receipts import (
 )
 from sparrowmq.grpc_service.renewals import RENEWED_MS, Renewals
 from sparrowmq.grpc_service.statuses import Rejected, check_answer, common_status, ok
-from sparrowmq.model import MessageExt
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import decode_header, encode_header
@@ -57,8 +57,10 @@ from sparrowmq.protocol.pop_handle import (
     PopMessageResponseHeader,
     decode_popped,
     handle_of,
+    split_popped,
     start_offsets,
 )
+from sparrowmq.protocol.record import decode_message
 
 # ProxyConfig of 5.5.0.
 POLLING_MS_MIN, POLLING_MS_MAX = 5_000, 20_000
@@ -73,7 +75,9 @@ _NONE_FOUND = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 
 
 class _Received(NamedTuple):
-    message: MessageExt
+    """A message of a pop. Inflated, those of one answer may have 512 MiB together."""
+
+    record: bytes
     receipt: Receipt
 
 
@@ -123,11 +127,12 @@ class ReceiveService:
             if not received:
                 status = Status(code=Code.MESSAGE_NOT_FOUND, message="no message came")
             yield ReceiveMessageResponse(status=status)
-            for message, receipt in received:
-                found = to_message(message, topic=receipt.topic, receipt_handle=receipt.text)
-                if request.auto_renew:
-                    self._renewals.add(caller, receipt)
-                yield ReceiveMessageResponse(message=found)
+            for record, receipt in received:
+                for message in decode_popped(record, broker_name=self._broker.broker_name):
+                    found = to_message(message, topic=receipt.topic, receipt_handle=receipt.text)
+                    if request.auto_renew:
+                        self._renewals.add(caller, receipt)
+                    yield ReceiveMessageResponse(message=found)
                 at += 1
         except (asyncio.CancelledError, GeneratorExit):
             self._clients.keep(self._release_all(caller, received[at:]))
@@ -174,10 +179,15 @@ class ReceiveService:
         name = self._broker.broker_name
         group, topic = header.consumer_group, header.topic
         received: list[_Received] = []
-        for message in decode_popped(answer.body or b"", broker_name=name):
+        for record in split_popped(answer.body or b""):
+            try:
+                message = decode_message(record, 0, broker_name=name, hosts={})
+            except RemoteProtocolError:
+                # It stays invisible, and the broker passes it over when it is popped again.
+                continue
             handle = handle_of(message, found, starts, address=name)
             receipt = Receipt(group, topic, handle, message.commit_log_position)
-            received.append(_Received(message, receipt))
+            received.append(_Received(record, receipt))
         return received
 
     async def _release(self, caller: Caller, popping: Awaitable[list[_Received]]) -> None:
