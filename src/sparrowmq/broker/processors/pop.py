@@ -19,7 +19,7 @@ Source: PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
@@ -31,13 +31,8 @@ from sparrowmq.broker.message_filter import (
     MessageFilter,
     keep_matching,
 )
-from sparrowmq.broker.pop_changes import (
-    PopChange,
-    PopTable,
-    QueueKey,
-    decode_pop_changes,
-    encode_pop_changes,
-)
+from sparrowmq.broker.pop_changes import QueueKey
+from sparrowmq.broker.pop_log import note_moved, refuse_while_failing
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
 from sparrowmq.broker.processors.offsets import begins_in_memory
 from sparrowmq.broker.processors.pull import (
@@ -57,7 +52,6 @@ from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_TAGS
-from sparrowmq.model.names import POP_LOG_TOPIC
 from sparrowmq.protocol.bodies import TopicConfig, decode_body
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -81,7 +75,7 @@ from sparrowmq.protocol.pop_handle import (
     parse_handle,
 )
 from sparrowmq.protocol.properties import find_property
-from sparrowmq.protocol.record import Record, decode_record, scan_records
+from sparrowmq.protocol.record import decode_record, scan_records
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.serving.requests import FAQ, Refusal, Request
 from sparrowmq.store.results import Dispatched, GetResult, GetStatus, PutStatus
@@ -101,9 +95,6 @@ DUE_PER_TICK = 10_000
 DEAD_LETTERS_PER_TICK = 1_000
 # A dead letter that the store cannot take, or that is one too many, is tried again after this.
 DEAD_LETTER_RETRY_MS = 1_000
-# The changes of one record of the log: some 400 KiB at most.
-CHANGES_PER_RECORD = 1_024
-_LOG_RECORDS_PER_READ, _LOG_BYTES_PER_READ = 1_024, 1 << 22
 ACKS_PER_BATCH_MAX = 1_024
 ACKED_PER_BATCH_MAX = ACKS_PER_BATCH_MAX * POP_COUNT_MAX
 
@@ -180,7 +171,7 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
         refusal.ext_fields = None
         raise refusal
     checked = _check(state, request, header)
-    _refuse_while_failing(state)
+    refuse_while_failing(state)
     state.pops.note_pop(header.consumer_group, header.topic, now_ms=request.now_ms)
     taken = _take(state, checked, now_ms=request.now_ms, timestamp_ms=request.timestamp_ms)
     if taken.queues or request.command.is_oneway:
@@ -208,7 +199,7 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
 
 def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
     """Answer a pop that waited, unless there is nothing for it yet."""
-    _refuse_while_failing(state)
+    refuse_while_failing(state)
     # Group and topic may be deleted or closed by now, or the topic has fewer queues. A pop that
     # waited makes no group again.
     header = checked.header
@@ -305,21 +296,12 @@ def _find_expression(state: BrokerState, group: str, topic: str) -> tuple[str, s
     return subscription.data.sub_string, subscription.data.expression_type
 
 
-def _refuse_while_failing(state: BrokerState) -> None:
-    """Refuse changes that the log could not take: each would wait in memory."""
-    if state.is_pop_log_failing:
-        raise Refusal(
-            ResponseCode.SERVICE_NOT_AVAILABLE,
-            f"the pop log cannot be written: {state.store.obstacle}",
-        )
-
-
 # --- taking messages ----------------------------------------------------------------------------
 
 
 def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) -> _Taken:
     """Make up to the asked number of messages invisible, from one queue or in turn from all."""
-    _note_moved(state)
+    note_moved(state)
     header = checked.header
     found: list[_Found] = []
     left, left_bytes, rest, is_cut = header.max_msg_nums, POP_BYTES_MAX, 0, False
@@ -611,8 +593,8 @@ def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"more than {ACKED_PER_BATCH_MAX} messages in one batch of acknowledgements",
             )
-    _note_moved(state)
-    _refuse_while_failing(state)
+    note_moved(state)
+    refuse_while_failing(state)
     left_out: dict[int, list[int]] = {}
     for number, (each, offsets) in enumerate(acked):
         queue = state.pops.find(each.consumer_group, each.topic, each.queue_id)
@@ -681,7 +663,7 @@ def _find_flight(
 
     Raises: Refusal for a handle that is not that of a message in flight.
     """
-    _note_moved(state)
+    note_moved(state)
     topic = state.topics.find(header.topic)
     if topic is None:
         raise Refusal(
@@ -696,7 +678,7 @@ def _find_flight(
             f"queueId[{queue_id}] is illegal, topic:[{header.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
         )
-    _refuse_while_failing(state)
+    refuse_while_failing(state)
     try:
         handle = parse_handle(header.extra_info)
     except ProtocolError as error:
@@ -747,69 +729,12 @@ def _confirm(state: BrokerState, request: Request, fields: dict[str, str]) -> Se
     return ()
 
 
-# --- the log, times and wake-ups ----------------------------------------------------------------
-
-
-def log_changes(state: BrokerState, *, now_ms: int) -> list[Output]:
-    """Append the changes of a turn to the pop log, and hold their answers until it has them."""
-    _note_moved(state)
-    replies, state.awaiting_pop_log = state.awaiting_pop_log, []
-    if not replies and not state.pops.has_changes:
-        return []
-    changes = state.pops.peek_changes()
-    position, outputs = state.store.appended_position, list[Output]()
-    state.is_pop_log_failing = False
-    for at in range(0, len(changes), CHANGES_PER_RECORD):
-        record = Record(
-            topic=POP_LOG_TOPIC,
-            queue_id=0,
-            body=encode_pop_changes(changes[at : at + CHANGES_PER_RECORD]),
-            born_timestamp_ms=state.timestamp_ms,
-            born_host=state.store_host,
-            store_host=state.store_host,
-        )
-        result = state.store.append(record, timestamp_ms=state.timestamp_ms)
-        if result.status is not PutStatus.PUT_OK:
-            _note_failing(state, now_ms=now_ms)
-            for reply in replies:
-                reply.command.code = ResponseCode.SERVICE_NOT_AVAILABLE
-                reply.command.remark = f"{result.status.name}: {result.remark}"
-                reply.command.body = None
-            return [*replies]
-        position = result.end_position
-        state.pop_log_offset = result.queue_offset + 1
-    for reply in replies:
-        outputs += state.pending.add(
-            reply, position=position, waits_for_flush=state.config.is_sync, now_ms=now_ms
-        )
-    return outputs
-
-
-def note_logged(state: BrokerState, *, is_written: bool, now_ms: int) -> None:
-    """Note whether the log has the changes of the turn; if not, the next turn appends them."""
-    if not state.pops.has_changes or state.is_pop_log_failing:
-        return
-    if is_written:
-        state.pops.changes_logged(state.pop_log_offset, now_ms=now_ms)
-    else:
-        _note_failing(state, now_ms=now_ms)
-
-
-def _note_failing(state: BrokerState, *, now_ms: int) -> None:
-    """Refuse changes until the log takes those of the turn, whose pops are refused too."""
-    state.is_pop_log_failing = True
-    state.pops.give_back(now_ms=now_ms)
-
-
-def _note_moved(state: BrokerState) -> None:
-    """Let groups go on at offsets that a tool, a reset or a pull has set."""
-    for (group, topic, queue_id), offset in state.offsets.take_moved().items():
-        state.pops.move(QueueKey(group, topic, queue_id), offset)
+# --- times and wake-ups ------------------------------------------------------------------------
 
 
 def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
     """Make messages ready whose time has come; those of too many attempts become dead letters."""
-    _note_moved(state)
+    note_moved(state)
     state.pops.read_error = None
     woken, letter_count = set[QueueKey](), 0
     for queue, offset in state.pops.take_due(now_ms, DUE_PER_TICK):
@@ -837,7 +762,7 @@ def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
 
 def forget_expired(state: BrokerState) -> None:
     """End messages in flight that have expired; call it every few seconds."""
-    _note_moved(state)
+    note_moved(state)
     for queue, offsets in state.pops.find_expired(state.store.queues.min_offset):
         _end(state, queue, offsets)
 
@@ -887,51 +812,3 @@ def give_up(state: BrokerState, connection: Connection, opaque: int) -> Sequence
 def _give_up(state: BrokerState, held: HeldPull) -> Sequence[Output]:
     state.holds.wake_first(held.place)
     return [Reply(held.connection, response_to(held.command, ResponseCode.POLLING_TIMEOUT))]
-
-
-def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_ms: int) -> None:
-    """Load the saved table and the pop log's records after it."""
-    queues = state.store.queues
-    end = queues.max_offset(POP_LOG_TOPIC, 0)
-    table = table or PopTable()
-    begin = min(table.log_offset, end)
-    state.pop_log_offset = end
-    committed = state.pops.load(
-        table,
-        _read_log(state, begin, end),
-        log_offset=end,
-        now_ms=now_ms,
-        timestamp_ms=timestamp_ms,
-        end_of=queues.max_offset,
-    )
-    for key, offset in committed.items():
-        if offset is not None:
-            state.offsets.commit_popped(key.group, key.topic, key.queue_id, offset=offset)
-
-
-def _read_log(state: BrokerState, offset: int, end: int) -> Iterator[PopChange]:
-    """Yield the changes in the pop log's records, up to a damaged one.
-
-    The damaged record may say that messages were popped, which the later records do not name. The
-    groups therefore go on where they were before it, and get the messages popped since then again.
-    """
-    while offset < end:
-        found = state.store.queues.get(
-            POP_LOG_TOPIC,
-            0,
-            queue_offset=offset,
-            count_max=_LOG_RECORDS_PER_READ,
-            bytes_max=_LOG_BYTES_PER_READ,
-        )
-        at = 0
-        for log_offset in range(offset, offset + found.count):
-            try:
-                record = decode_record(found.records, at)
-            except ProtocolError:
-                state.store.note_damaged(POP_LOG_TOPIC, 0, log_offset)
-                return
-            at += record.size
-            yield from decode_pop_changes(record.body)
-        if found.next_offset <= offset:
-            return
-        offset = found.next_offset
