@@ -5,17 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from queue import Empty
 from typing import Any
 from unittest.mock import Mock
 
+import kombu
 import pytest
 from celery import Celery
 from kombu import pools
@@ -27,8 +32,9 @@ from kombu.utils.json import dumps
 import sparrowmq.adapters.kombu as transport
 from queue_messages import message
 from sparrowmq import Admin, Message, Producer
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model import ConsumeContext, MessageQueue
+from sparrowmq.model.namespace import NO_NAMESPACE
 from sparrowmq.testing import InProcessCluster, read_messages
 from waiting import wait_until
 
@@ -363,23 +369,16 @@ def test_task_of_a_queue_that_is_cancelled_or_closed_is_given_back(
     assert not context.end_undecided()
 
 
-@pytest.mark.parametrize(
-    ("options", "topic", "left"),
-    [
-        ({}, "T", []),
-        ({"balance": "messages"}, "T", ["waits"]),
-        ({}, "%RETRY%GID_celery_T", ["waits"]),
-    ],
-)
+@pytest.mark.parametrize(("options", "left"), [({}, []), ({"balance": "messages"}, ["waits"])])
 def test_task_that_was_not_begun_is_left_to_the_next_owner_of_its_queue(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], topic: str, left: list[str]
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], left: list[str]
 ) -> None:
     looks: list[MessageQueue] = []
     monkeypatch.setattr(transport, "PushConsumer", consumer := Mock())
     monkeypatch.setattr(transport, "LOOK_INTERVAL_S", 0.001)
     tasks = transport.QueueTasks("T", options, Mock())
-    queue = MessageQueue(topic, "broker-a", 0)
-    consumer().assignment.return_value = [MessageQueue("T", "broker-a", 0)]
+    queue, subscriber = MessageQueue("T", "broker-a", 0), consumer()._subscriber
+    subscriber.config.namespace, subscriber.member.assigned = NO_NAMESPACE, (queue,)
     is_moving = tasks._is_moving
 
     def look(place: MessageQueue) -> bool:
@@ -398,7 +397,7 @@ def test_task_that_was_not_begun_is_left_to_the_next_owner_of_its_queue(
         if name == "taken":
             taken.append(tasks.take())
         calls.append(call)
-    consumer().assignment.return_value = []
+    subscriber.member.assigned = ()
     count = len(looks) + 100
     wait_until("looked", lambda: len(looks) >= count and len(tasks._waiting) <= len(left))
 
@@ -408,6 +407,31 @@ def test_task_that_was_not_begun_is_left_to_the_next_owner_of_its_queue(
     for call in calls:
         call.join(20)
         assert not call.is_alive()
+
+
+def test_task_of_the_retry_topic_is_left_to_the_next_owner_of_its_queue(
+    cluster: InProcessCluster, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LOOK_INTERVAL_S", 0.01)
+    topic = transport.topic_of(queue)
+    settings = {"name_server": cluster.name_server, "namespace": "ns", "drain_timeout_ms": 1_000}
+    body = dumps({"headers": {}, "properties": {"delivery_info": {}}}).encode()
+    with Admin(name_server=cluster.name_server, namespace="ns") as admin:
+        admin.create_topic(topic, 1)
+    with Producer("GID_p", name_server=cluster.name_server, namespace="ns") as producer:
+        producer.send(Message(topic, body))
+    with closing(transport.QueueTasks(topic, {**settings, "instance_name": "b"}, Mock())) as old:
+        wait_until("it came", lambda: bool(old._waiting))
+        old.take().decide(is_done=False)
+        wait_until("it came again", lambda: bool(old._waiting))
+        # The first of a group's members has the only queue of its retry topic.
+        first = transport.QueueTasks(topic, {**settings, "instance_name": "a"}, Mock())
+        with closing(first) as new:
+            wait_until("it came to the next owner", lambda: bool(new._waiting))
+
+            new.take().decide(is_done=True)
+            with pytest.raises(Empty):
+                old.take()
 
 
 def test_calls_that_send_tasks_back_at_once_share_a_producer(
@@ -451,6 +475,45 @@ def test_queue_that_no_topic_can_be_is_refused(
         declared.declare()
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         connection.default_channel.queue_declare(queue, passive=True)
+
+
+def test_task_that_no_queue_of_the_process_would_get_is_refused(app: Celery, queue: str) -> None:
+    media = Exchange("media", type="direct")
+    video = Queue(queue, media, routing_key="video")
+    app.conf.task_queues = [video]
+    app.conf.task_routes = {"by_key": {"exchange": "media", "routing_key": "video"}}
+
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        with pytest.raises(UsageError, match="exchange 'media' has no queue with routing key 'vid"):
+            app.send_task("by_key", connection=connection)
+        with pytest.raises(UsageError, match="exchange 'media'"):
+            kombu.Producer(channel, exchange=media, routing_key="other").publish("x")
+        # Nobody receives events.
+        app.events.Dispatcher(connection).send("worker-online")
+        app.send_task("by_queue", connection=connection, queue=video)
+        app.send_task("by_key", connection=connection)
+        assert video(channel).queue_declare(passive=True).message_count == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_process_sends_by_clients_of_its_own(app: Celery, queue: str) -> None:
+    app.send_task("before")
+    child = os.fork()
+    if child == 0:
+        try:
+            app.send_task("in the child")
+            app.pool.force_close_all()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    app.send_task("after")
+
+    assert code == 0
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.queue_declare(queue, passive=True).message_count == 3
 
 
 @pytest.mark.parametrize("name", ["q" * 110, "任务" * 7], ids=["letters", "bytes"])
@@ -509,6 +572,35 @@ def test_url_names_the_name_server(url: str, name_server: str) -> None:
 def test_what_would_go_unheeded_is_refused(url: str, settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         assert Connection(url, **settings).transport
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"unacked_max": 0}, "unacked_max is 0; it must be a whole number from 1 to 1000"),
+        ({"topic_queues": "8"}, "topic_queues is '8'; it must be a whole number from 1 to 65536"),
+        ({"visibility_timeout": 0}, "visibility_timeout is 0; it must be a whole number"),
+        ({"visibility_timeout": "60"}, "visibility_timeout is '60'; it must be a whole number"),
+        ({"visibilty_timeout": 60}, "'visibilty_timeout'; did you mean visibility_timeout?"),
+        ({"drain_timeout_ms": 60}, "'drain_timeout_ms'; there are name_server, tls"),
+    ],
+)
+def test_error_of_an_option_names_the_option(option: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        assert Connection("rocketmq://ns:1", transport_options=option).transport
+
+
+def test_options_of_kombu_itself_are_taken(connection: Connection, queue: str) -> None:
+    policy = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+    options = {"polling_interval": 0.01, "body_encoding": None, "connect_retries_timeout": 5}
+    opened = connection.clone(transport_options=options)
+
+    with opened, opened.SimpleQueue(queue) as simple:
+        # This adds the policy to the options.
+        simple.put("x", retry=True, retry_policy=policy)
+        opened.close()
+        assert opened.transport_options.keys() == {*options, *policy}
+        assert opened.transport.polling_interval == 0.01
 
 
 def test_settings_of_tls_are_taken_beside_those_for_other_brokers() -> None:

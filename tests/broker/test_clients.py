@@ -14,7 +14,7 @@ from sparrowmq.broker.journal_records import LockChange, decode_changes
 from sparrowmq.broker.lock_waits import LOCK_WAIT_MS_MAX
 from sparrowmq.broker.processors import clients
 from sparrowmq.broker.queue_lock_file import LockTable
-from sparrowmq.broker.queue_lock_table import QueueLockTable, SavedLock
+from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.coordination.member_marker import (
     EXPIRY_FIELD,
@@ -500,8 +500,9 @@ def test_wait_for_a_lock_ends_at_its_deadline_and_with_the_holders_lease(rig: An
     early = granted(tick(rig), number)
     rig.now_ms += 1
     refused = granted(tick(rig), number)
+    rig.now_ms += QUEUE_LEASE_BROKER_MS - LOCK_WAIT_MS_MAX
     again = ask_to_wait(rig, other, "b")
-    rig.now_ms += QUEUE_LEASE_BROKER_MS
+    rig.now_ms += 1
     rig.outputs += tick(rig)
     rig.work()
 
@@ -682,8 +683,7 @@ def test_locks_outlive_a_restart_in_the_journal_and_in_their_file(rig: Any) -> N
     from_journal, from_file = QueueLockTable(), QueueLockTable()
 
     (change,) = (c for c in decode_changes(journal.encode()) if isinstance(c, LockChange))
-    held = SavedLock(change.group, change.queue, change.client_id, change.remaining_ms)
-    from_journal.restore([held], now_ms=5)
+    from_journal.restore([change], now_ms=5)
     queue_lock_file.restore(from_file, table, now_ms=5)
 
     for restored in (from_journal, from_file):
@@ -711,7 +711,7 @@ def test_a_lock_beside_many_of_another_costs_as_little(rig: Any) -> None:
     rig.create_topic("Wide", 14_000)
     locks = rig.broker.state.locks
     others = [MessageQueue("Wide", "broker-a", number) for number in range(14_000)]
-    locks.restore([SavedLock("GID_s", queue, "s", 60_000) for queue in others], now_ms=rig.now_ms)
+    locks.restore([LockChange("GID_s", queue, "s", 60_000) for queue in others], now_ms=rig.now_ms)
     member = join(rig, "a")
     rig.holds_work = True
 
@@ -731,7 +731,7 @@ def test_a_lock_beside_many_of_another_costs_as_little(rig: Any) -> None:
 
 def test_restored_locks_may_be_renewed_before_anybody_is_listed(rig: Any) -> None:
     locks = rig.broker.state.locks
-    locks.restore([SavedLock("GID_c", QUEUE, "a", 60_000)], now_ms=rig.now_ms)
+    locks.restore([LockChange("GID_c", QUEUE, "a", 60_000)], now_ms=rig.now_ms)
 
     assert lock(rig, rig.connect(), "a", 0, 1) == [0]
     assert lock(rig, rig.connect(), "b", 0, 1) == []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.bodies import DelayOffsetTable
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.store.file_storage import FileStorageFile
 from sparrowmq.store.record_check import parse_delay_level
 
 
@@ -105,11 +107,29 @@ def test_restart_delivers_nothing_twice_and_forgets_nothing(rig: Any) -> None:
     again.store.close()
 
 
-def test_clock_that_went_back_delays_no_longer_than_the_level(rig: Any) -> None:
+@pytest.mark.parametrize("is_looked_at", [False, True])
+def test_clock_that_went_back_delays_no_longer_than_the_level(rig: Any, is_looked_at: bool) -> None:
     send(rig, 1)
+    rig.advance(100 * is_looked_at)
     rig.timestamp_ms -= 3_600_000
 
     rig.advance(1_200)
+
+    assert bodies(rig) == [b"b"]
+
+
+def test_message_that_the_store_does_not_take_is_delivered_later(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on this disk")
+
+    send(rig, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStorageFile, "write", refuse)
+        rig.advance(2_000)
+
+    rig.advance(100)
 
     assert bodies(rig) == [b"b"]
 

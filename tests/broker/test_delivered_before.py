@@ -103,6 +103,23 @@ def test_others_of_the_same_millisecond_do_not_hide_what_was_delivered(
     assert machine.bodies("T") == [b"1", *[b"other"] * 5]
 
 
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_message_without_an_id_is_not_taken_for_another_that_was_delivered(
+    machine: Machine, wait: str
+) -> None:
+    machine.send(b"1", wait)
+    while machine.bodies("T") == []:
+        machine.pass_time(100)
+    machine.send(b"2", wait)
+
+    machine.storage.kill()
+    machine.now_ms += 2_000
+    machine.load()
+    machine.pass_time(1_000)
+
+    assert set(machine.bodies("T")) == {b"1", b"2"}
+
+
 def test_clock_that_is_set_back_before_a_kill_hides_no_delivery(machine: Machine) -> None:
     handle = machine.send(b"1", "UNIQ_KEY\x01ID\x02TIMER_DELAY_MS\x015000")
     machine.lead_ms = 5_000

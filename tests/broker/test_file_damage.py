@@ -32,7 +32,6 @@ from sparrowmq.broker.config_saving import (
 )
 from sparrowmq.broker.journal_records import LockChange, encode_changes
 from sparrowmq.broker.pop_changes import Flight, PopTable, SavedQueue
-from sparrowmq.broker.queue_lock_table import SavedLock
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE, encode_timer_check
 from sparrowmq.broker.timer_messages import TimerTable
 from sparrowmq.broker.topic_configs import plain
@@ -113,7 +112,7 @@ def json_files(n: int) -> dict[str, bytes]:
         AUDIT_FILE: AuditTable(records=[audit]),
     }
     return {name: encode_body(table, pretty=True) for name, table in tables.items()} | {
-        LOCKS_FILE: queue_lock_file.encode([SavedLock("GID_c", QUEUE, "a", n * 1_000)]),
+        LOCKS_FILE: queue_lock_file.encode([LockChange("GID_c", QUEUE, "a", n * 1_000)]),
         KV_CONFIG_FILE: kv_config.encode(),
     }
 

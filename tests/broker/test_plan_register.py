@@ -171,6 +171,18 @@ class TestLoads:
         assert second is not None
         assert (first.resting, second.resting) == ([QUEUES[0]], [])
 
+    def test_a_moved_queue_rests_though_others_move_after_it(self, rig: Any) -> None:
+        a, b = pair_of(rig)
+        assert offer(rig, a, a_plan()).code == 0
+        look(rig, a)
+        wait(rig, PERIOD_MS, a, b)
+        assert offer(rig, a, a_plan(look(rig, a).epoch, moved=QUEUES[1:2])).code == 0
+
+        loads = look(rig, b, needsLoads="true").loads
+
+        assert loads is not None
+        assert loads.resting == QUEUES[:2]
+
     def test_a_tool_reads_the_plan_and_never_plans(self, rig: Any) -> None:
         a, b = pair_of(rig)
         assert offer(rig, a, a_plan()).code == 0
@@ -276,6 +288,17 @@ class TestOffers:
         assert take("second") is not None
         assert register.drop_unasked(KEPT_MS + 1)
         assert take("second") is None
+
+    def test_a_plan_that_was_put_back_has_room_of_its_own(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(plan_register, "PLANNED_QUEUES_MAX", 4)
+        register = PlanRegister()
+        register.restore("first", a_plan(), now_ms=0)
+
+        refused = register.offer("second", a_plan(), listed=["a", "b"], now_ms=0, timestamp_ms=1)
+
+        assert refused == "the plans of all groups may have 4 queues"
 
 
 class TestTheDisk:

@@ -14,7 +14,12 @@ from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
 from sparrowmq.model.names import POP_LOG_TOPIC
-from sparrowmq.protocol.bodies import SubscriptionGroupConfig, encode_body
+from sparrowmq.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionGroupConfig,
+    encode_body,
+)
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import decode_header
@@ -26,8 +31,8 @@ from sparrowmq.protocol.pop_handle import (
     parse_popped,
 )
 from sparrowmq.protocol.record import BatchEntry, Record, decode_record, encode_batch
-from sparrowmq.protocol.subscription import tags_code
-from sparrowmq.serving.connections import Fact, Output
+from sparrowmq.protocol.subscription import parse_subscription, tags_code
+from sparrowmq.serving.connections import Connection, Fact, Output
 from sparrowmq.store import queue_reader
 from sparrowmq.store.file_storage import FileStorage, FileStorageFile
 
@@ -114,7 +119,7 @@ def ack(rig: Any, handle: str, *, group: str = "G", topic: str = "T", **fields: 
 def change(rig: Any, handle: str, invisible_ms: int, *, suspend: bool = False) -> str | int:
     """Change the time of a message; return its new handle, or the code of a refusal."""
     parsed = parse_handle(handle)
-    reply = rig.call(
+    reply: RemotingCommand = rig.call(
         rig.connect(),
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
         {
@@ -128,8 +133,8 @@ def change(rig: Any, handle: str, invisible_ms: int, *, suspend: bool = False) -
         },
     )
     if reply.code != 0:
-        code: int = reply.code
-        return code
+        assert reply.ext_fields is None, "Java's client wants all fields of an answer with some"
+        return reply.code
     header = decode_header(ChangeInvisibleTimeResponseHeader, reply.ext_fields)
     return parsed._replace(
         start_offset=parsed.queue_offset,
@@ -330,6 +335,23 @@ def test_pop_that_waits_at_a_queue_that_the_topic_hides_is_refused(rig: Any) -> 
 
     assert [reply.code for reply in waiting()] == [ResponseCode.INVALID_PARAMETER]
     assert rig.broker.state.offsets.queues("G", "T").keys() == {3}
+
+
+def test_a_tick_makes_a_bounded_number_of_dead_letters(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "DEAD_LETTERS_PER_TICK", 2)
+    config = SubscriptionGroupConfig(group_name="G", retry_max_times=0)
+    rig.broker.state.put_group(config, timestamp_ms=rig.timestamp_ms)
+    fill(rig, "a", "b", "c", "d", "e")
+    pop(rig, invisibleTime=1_000)
+    counts = list[int]()
+    for duration_ms in (900, 100, 900, 100, 1_000):
+        rig.advance(duration_ms)
+        counts.append(len(rig.records("%DLQ%G")))
+
+    assert counts == [0, 2, 2, 4, 5]
+    assert sorted(record.body for record in rig.records("%DLQ%G")) == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_message_of_too_many_attempts_becomes_a_dead_letter(rig: Any) -> None:
@@ -591,6 +613,33 @@ def test_filter_selects_by_tags_and_by_a_condition(rig: Any) -> None:
     assert tags_code("x") != tags_code("y")
 
 
+def beat(rig: Any, connection: Connection, expression: str, *, version: int) -> None:
+    subscription = parse_subscription("T", expression, sub_version=version)
+    consumer = ConsumerData(group_name="G", subscription_data_set=[subscription])
+    body = encode_body(HeartbeatData(client_id="c", consumer_data_set=[consumer]))
+    assert rig.call(connection, RequestCode.HEART_BEAT, None, body).code == 0
+
+
+@pytest.mark.parametrize("newest", ["y", "x"])
+def test_waiting_pop_passes_over_nothing_that_its_groups_newest_filter_selects(
+    rig: Any, newest: str
+) -> None:
+    beat(rig, rig.connect(), "x", version=1)
+    first, second = held(rig, exp="x"), held(rig, exp="x")
+    beat(rig, rig.connect(), newest, version=2)
+    for name in ("y", "x"):
+        rig.send(rig.connect(), body=name.encode(), properties=f"TAGS\x01{name}")
+    rig.work()
+
+    if newest == "x":
+        assert (bodies(read(first()[0])), second()) == ([b"x"], [])
+    else:
+        # Their consumers ask again, with the filter that they have now.
+        codes = [[reply.code for reply in waiting()] for waiting in (first, second)]
+        assert codes == [[ResponseCode.POLLING_TIMEOUT]] * 2
+        assert bodies(pop(rig, exp="y")) == [b"y"]
+
+
 def test_tag_with_the_hash_code_of_a_wanted_one_is_not_popped(rig: Any) -> None:
     assert tags_code("Aa") == tags_code("BB")
     for name in ("Aa", "BB", "Aa", "BB", "Aa", "x"):
@@ -651,6 +700,29 @@ def test_new_group_begins_at_the_end_if_it_asks_so_and_the_queue_has_lost_its_be
     assert bodies(pop(rig, group="H", initMode=0)) == [b"a", b"b"]
 
 
+def test_new_group_begins_in_a_bounded_number_of_queues_at_a_time(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "BEGUN_AT_ONCE_MAX", 3)
+    rig.create_topic("wide", 10)
+    rig.send(rig.connect(), "wide", b"a", queue_id=0)
+    given = fields_of(rig, topic="wide", pollTime=10_000)
+    command, connection = (
+        RemotingCommand(code=RequestCode.POP_MESSAGE, ext_fields=given),
+        rig.connect(),
+    )
+    counts = list[int]()
+    rig.broker.handle(command, connection, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    for _ in range(4):
+        counts.append(len(rig.broker.state.offsets.queues("G", "wide")))
+        rig.world.perform(rig.broker.settle(now_ms=rig.now_ms))
+    rig.work()
+
+    assert counts == [3, 6, 9, 10]
+    (reply,) = rig.replies([o for o in rig.outputs if getattr(o, "connection", 0) is connection])
+    assert bodies(read(reply)) == [b"a"]
+
+
 def test_in_flight_messages_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pop_queues, "IN_FLIGHT_PER_QUEUE_MAX", 3)
     fill(rig, "a", "b", "c", "d", "e")
@@ -659,6 +731,23 @@ def test_in_flight_messages_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatc
     assert pop(rig) == []
     assert ack(rig, found[0][1]) == 0
     assert bodies(pop(rig)) == [b"d"]
+
+
+@pytest.mark.parametrize("bound", ["IN_FLIGHT_PER_QUEUE_MAX", "POPPED_MAX"])
+def test_waiting_pop_goes_on_once_a_message_in_flight_has_ended(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(pop_queues, bound, 3)
+    fill(rig, "a", "b", "c", "d", "e")
+    found = pop(rig)
+    first, second = held(rig), held(rig)
+    for (_, handle), waiting in zip(found, (first, second), strict=False):
+        rig.work()
+        assert waiting() == []
+        assert ack(rig, handle) == 0
+    rig.work()
+
+    assert [bodies(read(waiting()[0])) for waiting in (first, second)] == [[b"d"], [b"e"]]
 
 
 def test_group_consumes_by_pulls_or_by_pops(rig: Any) -> None:
@@ -859,10 +948,33 @@ def test_pops_are_refused_while_writes_fail_and_no_turn_follows_another(
         patch.setattr(FileStorageFile, "write", fail)
         refused = [ask(rig), ask(rig)]
         assert not rig.broker.is_unsettled
-    rig.advance(MINUTE_MS)
+    rig.advance(100)
 
     assert [each.code for each in refused] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
     assert bodies(pop(rig)) == [b"a"]
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_messages_of_a_refused_pop_come_to_the_next_as_the_same_attempt(
+    rig: Any, order: str
+) -> None:
+    fill(rig, "a", "b", "c")
+    rig.store.refusal = "the disk is full"
+    assert ask(rig, order=order, maxMsgNums=2).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    changes = list(rig.broker.state.pops.peek_changes())
+    rig.work()
+    assert rig.broker.state.pops.peek_changes() == changes
+    rig.store.refusal = None
+    rig.advance(100)
+    rig = kill(rig)
+    rig.advance(100)
+
+    found = pop(rig, order=order)
+    assert bodies(found) == [b"a", b"b", b"c"]
+    assert [record.reconsume_times for record, _ in found] == [0, 0, 0]
+    rig.advance(200)
+    assert pop(rig, order=order) == []
+    rig.store.close()
 
 
 def test_pops_of_a_client_whose_clock_is_behind_are_refused_counted_and_warned_of(rig: Any) -> None:
@@ -872,7 +984,10 @@ def test_pops_of_a_client_whose_clock_is_behind_are_refused_counted_and_warned_o
     replies = [ask(rig, bornTime=rig.timestamp_ms - 20_000, pollTime=15_000) for _ in range(2)]
 
     (fact,) = (output for output in rig.outputs if isinstance(output, Fact))
-    assert [reply.code for reply in replies] == [ResponseCode.POLLING_TIMEOUT] * 2
+    # Of an answer with fields Java's client wants all, whatever the code.
+    assert [(reply.code, reply.ext_fields) for reply in replies] == [
+        (ResponseCode.POLLING_TIMEOUT, None)
+    ] * 2
     assert "group 'G' sent it 20000 ms ago by its clock, which may be behind" in fact.text
     assert fact.warning
     assert rig.broker.state.refusals.counts[BrokerRefusal.LATE_POP] == 2

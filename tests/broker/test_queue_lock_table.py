@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sparrowmq.broker import queue_lock_table
+from sparrowmq.broker.journal_records import LockChange
 from sparrowmq.broker.queue_lock_table import ASKED_AGAIN_MS, QueueLockTable
 from sparrowmq.coordination.member_marker import QUEUE_LEASE_BROKER_MS, QUEUE_LEASE_CLIENT_MS
 from sparrowmq.model import MessageQueue
@@ -143,6 +144,27 @@ def test_saved_locks_come_back_with_what_they_had_left() -> None:
     assert restored.find_owner("G", A, now_ms=1_015_001) is None
 
 
+def test_restored_lock_lasts_no_longer_than_a_lease() -> None:
+    table = QueueLockTable()
+
+    table.restore([LockChange("G", A, "one", 10 * QUEUE_LEASE_BROKER_MS)], now_ms=0)
+
+    assert table.find_owner("G", A, now_ms=QUEUE_LEASE_BROKER_MS) == "one"
+    assert table.find_owner("G", A, now_ms=QUEUE_LEASE_BROKER_MS + 1) is None
+
+
+def test_lock_that_was_cut_is_written_again_with_what_it_has_left() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A, B], "one", now_ms=0)
+    table.try_lock_batch("G", [C], "two", now_ms=0)
+    table.take_changes(now_ms=0)
+
+    table.shorten("G", "one", lease_ms=30_000, now_ms=10_000)
+
+    expected = [LockChange("G", queue, "one", 20_000) for queue in (A, B)]
+    assert table.take_changes(now_ms=10_000) == expected
+
+
 def test_nobody_stands_in_for_a_holder_that_may_come_back_after_a_restart() -> None:
     table, restored = QueueLockTable(), QueueLockTable()
     table.try_lock_batch("G", [A], "one", now_ms=0)
@@ -167,11 +189,11 @@ def test_changes_since_a_save_bring_a_table_up_to_date() -> None:
     restored.restore([*saved, *changes], now_ms=0)
 
     # A renewal is not a change.
-    assert {change[1:] for change in changes} == {(A, None, 0), (C, "two", 20_000)}
+    assert set(changes) == {LockChange("G", A, None), LockChange("G", C, "two", 20_000)}
     assert table.take_changes(now_ms=20_000) == []
-    assert [lock[1:] for lock in restored.save(now_ms=0)] == [
-        (B, "one", 60_000),
-        (C, "two", 20_000),
+    assert restored.save(now_ms=0) == [
+        LockChange("G", B, "one", 60_000),
+        LockChange("G", C, "two", 20_000),
     ]
     assert len(table) == len(restored) == 2
 
@@ -193,12 +215,13 @@ def test_change_that_was_not_written_and_a_lease_that_ran_out_are_taken_again() 
     table.try_lock_batch("G", [A, B], "one", now_ms=0)
     table.take_changes(now_ms=0)
 
-    table.note_unwritten("G", A)
+    table.unwritten["G", A] = None
     again = table.take_changes(now_ms=0)
     table.drop_expired(now_ms=70_000)
 
-    assert again == [("G", A, "one", 60_000)]
-    assert table.take_changes(now_ms=70_000) == [("G", A, None, 0), ("G", B, None, 0)]
+    assert again == [LockChange("G", A, "one", 60_000)]
+    ended = table.take_changes(now_ms=70_000)
+    assert ended == [LockChange("G", A, None), LockChange("G", B, None)]
     assert len(table) == 0
 
 

@@ -15,6 +15,7 @@ from sparrowmq.calling.scheduler import OperationTask, Scheduler
 from sparrowmq.errors import (
     ConnectFailed,
     ConnectionLost,
+    InvokeTimeout,
     LocalProtocolError,
     RemoteProtocolError,
     TooManyInFlight,
@@ -132,6 +133,27 @@ def test_full_wire_makes_requests_wait_behind_each_other() -> None:
     world.answer_last()
     assert second.outcome().is_response
     assert not third.done
+
+
+def test_one_way_request_that_timed_out_ends_no_later_wait() -> None:
+    def tell_then_ask() -> Operation[Any]:
+        with pytest.raises(InvokeTimeout):
+            yield from tell()
+        return (yield from ask())
+
+    world = World()
+    world.open()
+    world.wire.takes_all = False
+    task = world.start(tell_then_ask())
+    world.scheduler.throw(task, world.channel.time_out(task))
+    world.run()
+
+    world.channel.drained(world.scheduler)
+    world.run()
+
+    assert not task.done
+    world.answer_last()
+    assert task.outcome().is_response
 
 
 def test_request_that_cannot_be_sent_fails_alone() -> None:

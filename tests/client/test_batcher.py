@@ -89,16 +89,17 @@ def test_messages_of_one_sharding_key_go_to_its_queue() -> None:
 def test_delayed_message_and_one_beyond_the_bound_go_alone() -> None:
     batcher = batcher_of(linger_ms=0, batch_bytes_max=4)
     queue = QUEUES[0]
-    for message in (pending(b"1", queue), pending(b"2", queue, delay_level=3)):
+    delayed = pending(b"2", queue, delay_level=3)
+    for message in (pending(b"1", queue), delayed, pending(b"3", queue)):
         batcher.place([message], QUEUES, 0)
-    batcher.place([pending(b"large", queue), pending(b"3", queue)], QUEUES, 0)
+    batcher.place([pending(b"large", queue), pending(b"4", queue)], QUEUES, 0)
 
     sent = []
     while found := list(batcher.begin(0)):
         sent.append([p.message.body for p in found[0][2]])
         batcher.end(found[0][0])
 
-    assert sent == [[b"1"], [b"2"], [b"large"], [b"3"]]
+    assert sent == [[b"1"], [b"2"], [b"3"], [b"large"], [b"4"]]
 
 
 def test_long_properties_fill_a_batch_too() -> None:

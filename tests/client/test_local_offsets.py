@@ -45,6 +45,15 @@ def test_version_before_serves_where_the_last_is_damaged(tmp_path: Path) -> None
         offsets_in(tmp_path).load()
 
 
+def test_offset_is_lowered_as_by_a_seek(tmp_path: Path) -> None:
+    kept = offsets_in(tmp_path)
+    kept.put(QUEUE, 5)
+
+    kept.put(QUEUE, 3)
+
+    assert offsets_in(tmp_path).load() == {QUEUE: 3}
+
+
 def test_offset_that_is_stored_writes_no_file(tmp_path: Path) -> None:
     kept, path = offsets_in(tmp_path), tmp_path / "10.0.0.1@DEFAULT" / "GID_b" / "offsets.json"
     for queue in (QUEUE, OTHER):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from group_stage import GroupStage
 from live_page import READER_PASSWORD, Reader, reading
 from sparrowmq import Admin, ConsumeStatus, MessageExt
+from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.dash import send_form
 from sparrowmq.dash.login import HELD_MAX
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
@@ -128,7 +133,11 @@ async def test_a_dead_letter_is_sent_again_and_marked(writer: Reader, stage: Gro
     assert await eventually("the dead letter", came, timeout_s=60) == [b"antidote"]
 
 
-async def test_several_dead_letters_are_sent_again_once(writer: Reader, stage: GroupStage) -> None:
+async def test_several_dead_letters_are_sent_again_once(
+    writer: Reader, stage: GroupStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The page's clock is not the broker's.
+    monkeypatch.setattr(send_form, "timestamp_ms", lambda: timestamp_ms() + 3_600_000)
     await die(stage, b"bill 1", b"bill 2", b"note 3")
     shown, path = f"/dead-letters?group={stage.group}", f"/dead-letters/resend?group={stage.group}"
 
@@ -137,26 +146,28 @@ async def test_several_dead_letters_are_sent_again_once(writer: Reader, stage: G
 
     await eventually("the dead letters", letters)
     form = await writer.read(path)
-    (until_ms,) = re.findall(r'name="until_ms" value="(\d+)"', form)
-    fields = {"text": "bill", "again": "no", "until_ms": until_ms}
+    (ends,) = re.findall(r'name="ends" value="(.+)"', form)
+    fields = {"text": "bill", "again": "no", "ends": unescape(ends)}
+    await die(stage, b"bill 4")
     got: list[bytes] = []
     stage.join("b", listener=lambda messages, context: got.extend(m.body for m in messages))
     preview = await post(writer, path, 200, **fields)
-    earlier = await post(writer, path, 200, **fields | {"until_ms": "1"})
+    earlier = await post(writer, path, 200, **fields | {"ends": "{}"})
     done = await post(writer, path, 303, confirmed="yes", **fields)
     after = await post(writer, path, 200, **fields | {"text": ""})
-    await post(writer, path, 400, **fields | {"until_ms": "9" * 5_000})
+    await post(writer, path, 400, **fields | {"ends": "9" * 5_000})
     await writer.read(f"{shown}&done={'9' * 5_000}")
 
     async def came() -> bool:
         return len(got) == 2
 
     found = await read_table(writer, f"{shown}&text=note", "messages")
-    assert [word in preview for word in ("bill 1", "bill 2", "note 3")] == [True, True, False]
+    words = ("bill 1", "bill 2", "note 3", "bill 4")
+    assert [word in preview for word in words] == [True, True, False, False]
     assert "Nothing would change." in earlier
     assert done == f"/dead-letters?group={stage.group}&done=2"
     assert "Sent to the group again: 2 messages." in words_of(await writer.read(done))
-    assert [word in after for word in ("bill 1", "bill 2", "note 3")] == [False, False, True]
+    assert [word in after for word in words] == [False, False, True, False]
     assert [row["body"] for row in found] == ["note 3"]
     await eventually("the dead letters", came, timeout_s=60)
     assert sorted(got) == [b"bill 1", b"bill 2"]

@@ -15,8 +15,12 @@ from live_page import Reader, reading
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Invoke, Oneway
 from sparrowmq.calling.scheduler import Waiter
-from sparrowmq.client.operations.groups import list_groups
-from sparrowmq.client.operations.overview import GROUPS_ASKED_MAX, Overview, take_overview
+from sparrowmq.client.operations.overview import (
+    GROUPS_ASKED_MAX,
+    Overview,
+    list_all_groups,
+    take_overview,
+)
 from sparrowmq.dash import watcher as watcher_module
 from sparrowmq.dash.watcher import KEPT_MS, TURNS_MAX, Watcher
 from steps_of_pages import eventually, read_table, words_of
@@ -56,7 +60,7 @@ async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_
         begun = time.process_time() + cpu_s(cluster.pid)
 
         overview = await driver.run(take_overview(reader.watcher.directory))
-        names = await driver.run(list_groups(reader.watcher.directory))
+        names = await driver.run(list_all_groups(reader.watcher.directory, overview, ()))
         reader.watcher._take_overview(overview, names)
         page = await reader.read("/")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
+import zlib
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import cast
@@ -41,6 +43,7 @@ from sparrowmq.grpc_service.sessions import Sessions
 from sparrowmq.grpc_service.statuses import Rejected
 from sparrowmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.compression import COMPRESSED
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import PopHandle, PopMessageResponseHeader, parse_handle
 from sparrowmq.protocol.record import Record, encode_record
@@ -53,6 +56,7 @@ class AnsweringClients(Clients):
     """Clients of a broker that changes the time of every message, until it `refuses`."""
 
     def __init__(self) -> None:
+        super().__init__(cast(BrokerPort, None))
         self.client = Client(CALLER)
         self.now_ms = START_MS
         # How far the broker's wall clock was set ahead.
@@ -177,6 +181,29 @@ async def test_a_clients_end_releases_its_messages(
     for _ in range(2):
         await sessions.terminate(CALLER, NotifyClientTerminationRequest())
         assert clients.asked == [1_000]
+
+
+async def test_a_clients_end_goes_on_when_its_call_ends_before_the_broker_answers(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    first, count = received(clients), CHANGED_AT_ONCE + 1
+    for offset in range(count):
+        renewals.add(CALLER, first._replace(handle=first.handle._replace(queue_offset=offset)))
+    clients.client.published_topics = frozenset({"T"})
+    sessions = Sessions(
+        cast(BrokerPort, None), clients, renewals, timestamp_ms=lambda: clients.now_ms
+    )
+    clients.gate.clear()
+    call = asyncio.create_task(sessions.terminate(CALLER, NotifyClientTerminationRequest()))
+    while not clients.asked:
+        await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.wait({call})
+    clients.gate.set()
+    await asyncio.gather(*clients.kept)
+
+    assert clients.asked == [1_000] * count
+    assert clients.client.published_topics == frozenset(), "the client is forgotten"
 
 
 async def test_a_client_that_ends_during_a_renewal_keeps_no_message(
@@ -380,7 +407,16 @@ def test_a_client_is_known_while_it_has_a_stream(monkeypatch: pytest.MonkeyPatch
 
 
 class PoppingClients(AnsweringClients):
-    """Clients of a broker that pops the same two messages each time."""
+    """Clients of a broker that pops the same messages each time."""
+
+    def __init__(self, *bodies: bytes, sys_flag: int = 0) -> None:
+        super().__init__()
+        self.records = [
+            encode_record(
+                Record(topic="T", queue_id=1, body=body, queue_offset=offset, sys_flag=sys_flag)
+            )
+            for offset, body in enumerate(bodies, 3)
+        ]
 
     async def ask(
         self,
@@ -398,17 +434,37 @@ class PoppingClients(AnsweringClients):
             revive_qid=0,
             rest_num=0,
             start_offset_info="0 1 3",
-            msg_offset_info="0 1 3,4",
+            msg_offset_info="0 1 " + ",".join(map(str, range(3, 3 + len(self.records)))),
         )
-        records = [
-            encode_record(Record(topic="T", queue_id=1, body=b"x", queue_offset=offset))
-            for offset in (3, 4)
-        ]
-        return RemotingCommand(code=0, ext_fields=encode_header(header), body=b"".join(records))
+        body = b"".join(self.records)
+        return RemotingCommand(code=0, ext_fields=encode_header(header), body=body)
+
+
+async def test_messages_are_inflated_one_by_one_as_their_receiver_takes_them() -> None:
+    whole = bytes(1 << 22)
+    clients = PoppingClients(*[zlib.compress(whole)] * 8, sys_flag=COMPRESSED)
+    service = service_of(clients, Renewals(clients, now_ms=lambda: clients.now_ms))
+    request = ReceiveMessageRequest(
+        group=Resource(name="GID"),
+        message_queue=MessageQueue(topic=Resource(name="T")),
+        batch_size=8,
+        invisible_duration=Duration(seconds=30),
+    )
+    sizes = list[int]()
+    tracemalloc.start()
+    try:
+        async for answer in service.receive(CALLER, request, None):
+            sizes.append(len(answer.message.body))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert sizes == [0, *[len(whole)] * 8, 0]
+    assert peak < 4 * len(whole)
 
 
 async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> None:
-    clients = PoppingClients()
+    clients = PoppingClients(b"x", b"x")
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
     service = service_of(clients, renewals)
     request = ReceiveMessageRequest(
@@ -421,7 +477,7 @@ async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> Non
     received = [await anext(answers) for _ in range(2)]
 
     await answers.aclose()
-    await asyncio.gather(*service._left)
+    await asyncio.gather(*clients.kept)
 
     assert (received[0].status.code, received[1].message.body) == (Code.OK, b"x")
     # Also the one that was on its way.
@@ -605,7 +661,7 @@ async def test_dead_letter_is_made_once_though_its_call_ends_before_the_broker_c
         call.cancel()
         await asyncio.wait({call})
         clients.gate.set()
-        await asyncio.gather(*service._left)
+        await asyncio.gather(*clients.kept)
     await give_up_by(service, receipt.text)
 
     assert clients.done.count(RequestCode.CONSUMER_SEND_MSG_BACK) == 1

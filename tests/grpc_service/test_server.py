@@ -691,10 +691,48 @@ def test_a_receive_waits_within_its_bounds_and_its_deadline(
     duration = None if asked_s is None else Duration(seconds=asked_s)
     request = messages.ReceiveMessageRequest(long_polling_timeout=duration)
 
-    assert _polling_ms(request, left_s, 3_000) == expected_ms
-    with pytest.raises(Rejected, match="4999 ms") as raised:
-        _polling_ms(request, 4.999, 3_000)
-    assert raised.value.code == Code.ILLEGAL_POLLING_TIME
+    assert _polling_ms(request, left_s, 3_000, version="") == expected_ms
+    with pytest.raises(Rejected, match="4999 ms"):
+        _polling_ms(request, 4.999, 3_000, version="")
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        *[("", Code.BAD_REQUEST), ("5.0.2", Code.BAD_REQUEST)],
+        *[("5.0.3", Code.ILLEGAL_POLLING_TIME), ("5.1.0-SNAPSHOT", Code.ILLEGAL_POLLING_TIME)],
+    ],
+)
+def test_a_receive_with_a_short_deadline_is_refused_by_a_code_that_its_client_knows(
+    cluster: EmbeddedCluster, topic: str, version: str, expected: Code
+) -> None:
+    with GrpcCaller(cluster.grpc, "hasty@1", version=version) as caller:
+        answers = caller.call(
+            "ReceiveMessage",
+            timeout_s=4,
+            group=Resource(name="GID_hasty"),
+            message_queue=MessageQueue(topic=Resource(name=topic)),
+            batch_size=1,
+            invisible_duration=Duration(seconds=30),
+        )
+
+        assert [answer.status.code for answer in answers] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("born_ms", "is_given"),
+    [
+        *[(1_700_000_000_000, True), (-1, True), (253_402_300_799_999, True)],
+        # In nanoseconds: Java's client reads no message of an answer with such a time.
+        *[(1_700_000_000_000_000_000, False), (-(2**63), False)],
+    ],
+)
+def test_a_time_that_no_timestamp_can_have_is_left_out_of_a_received_message(
+    born_ms: int, is_given: bool
+) -> None:
+    stored = replace(message_at(7), born_timestamp_ms=born_ms)
+
+    assert to_message(stored, topic="T").system_properties.HasField("born_timestamp") is is_given
 
 
 def test_a_receive_that_names_no_wait_is_answered_before_its_deadline(

@@ -189,6 +189,15 @@ class TestFlowControl:
         queue.complete([2])
         assert queue.flow_control(self.LIMITS) is None
 
+    def test_delivery_that_is_finished_in_parts_counts_each_message_once(self) -> None:
+        queue = started(1, 2, 3, start=1)
+        _, *rest = queue.take_batch(3, now_ms=0)
+
+        queue.complete([1])
+        queue.complete_taken(rest)
+
+        assert queue.size_bytes == 0
+
     def test_an_answer_that_was_cut_waits_until_the_largest_body_has_room(self) -> None:
         limits = FlowLimits(size_mib_max=84)
         queue = started(start=1)

@@ -84,6 +84,18 @@ def test_view_that_ended_longer_ago_than_a_handover_shows_no_owner() -> None:
     assert [is_owner_listed(history, n) for n in range(4)] == [True, True, False, True]
 
 
+def test_queue_that_was_freed_once_has_an_owner_again_after_the_next_view() -> None:
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", QUEUES, cid_all=["dead", "me", "other"], now_ms=0)
+    history.note("T", QUEUES, cid_all=["me", "other"], now_ms=LATE_MS)
+    is_listed = [is_owner_listed(history, 0)]
+
+    history.note("T", QUEUES, cid_all=["me", "new", "other"], now_ms=LATE_MS + HANDOVER_MS)
+    is_listed.append(is_owner_listed(history, 0))
+
+    assert is_listed == [False, True]
+
+
 def test_newcomer_knows_no_owner_from_before_its_first_view() -> None:
     history = QueueHistory(HANDOVER_MS)
     history.note("T", QUEUES, cid_all=["dead", "me", "other"], now_ms=0)

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.protocol.pop_handle import (
+    BITS_MAX,
+    ChangeInvisibleTimeResponseHeader,
     PopHandle,
     PopMessageResponseHeader,
     PoppedQueue,
@@ -37,6 +39,25 @@ def test_handle_is_the_text_of_apaches_clients() -> None:
     assert handle.encode() == text
     assert parse_handle(text) == handle
     assert parse_handle(f"{text} 4711") == handle, "the proxy adds a position"
+
+
+def test_handle_after_a_change_is_that_of_apaches_clients() -> None:
+    handle = PopHandle(7, 1_700_000_000_000, 60_000, 0, "0", "broker-a", 3, 9)
+    answer = ChangeInvisibleTimeResponseHeader(
+        pop_timestamp_ms=1_700_000_000_005, invisible_time_ms=20_000, revive_qid=2
+    )
+
+    # Apache's broker looks for the message from the first offset on.
+    assert handle.changed(answer).encode() == "9 1700000000005 20000 2 0 broker-a 3 9"
+
+
+@pytest.mark.parametrize(
+    ("offset", "fits"), [(6, False), (7, True), (6 + BITS_MAX, True), (7 + BITS_MAX, False)]
+)
+def test_batch_of_acknowledgements_has_a_bit_for_some_messages(offset: int, fits: bool) -> None:
+    handle = PopHandle(7, 1_700_000_000_000, 60_000, 0, "0", "broker-a", 3, offset)
+
+    assert handle.fits_batch == fits
 
 
 @given(HANDLES)

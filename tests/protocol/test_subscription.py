@@ -41,6 +41,13 @@ def test_subscription_is_parsed_as_in_java(case: dict[str, Any]) -> None:
     assert sorted(case["codeSet"]) == sorted(data.code_set)
 
 
+def test_only_javas_blanks_are_cut_off_a_tag() -> None:
+    # Java's trim leaves the blanks of Unicode, as the ideographic one.
+    data = parse_subscription("T", "a\x1f ||\u3000b", sub_version=1)
+
+    assert data.tags_set == {"a", "\u3000b"}
+
+
 def test_no_tag_has_code_zero() -> None:
     assert [tags_code(None), tags_code("")] == [0, 0]
 

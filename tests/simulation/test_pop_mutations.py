@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mistakes import Mistakes, run_calm
+from sparrowmq.broker import pop_log
 from sparrowmq.broker.pop_changes import Changed, Finished, Flight, PopChange, Popped
 from sparrowmq.broker.pop_queues import PopQueue, PopQueues
 from sparrowmq.broker.processors import pop
@@ -64,7 +65,9 @@ for kind in (Finished, Popped, Changed):
     )
 
 
-@mistake(pop, "log_changes", Faults(write_power_cut=60.0), f"{AGAIN}|{AT_ONCE}", seeds=20, **POPS)
+@mistake(
+    pop_log, "log_changes", Faults(write_power_cut=60.0), f"{AGAIN}|{AT_ONCE}", seeds=20, **POPS
+)
 def answer_that_does_not_wait_for_its_flush(log_changes: Any, state: Any, **given: Any) -> Any:
     config = state.config
     state.config = replace(config, flush=FlushMode.ASYNC)

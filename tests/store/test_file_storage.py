@@ -44,6 +44,19 @@ def test_reads_end_with_the_file_and_writes_do_not_pass_it(tmp_path: Path) -> No
         file.read(5, 5)
 
 
+def test_bytes_that_the_disk_takes_and_gives_in_parts_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite, pread = os.pwrite, os.pread
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, bytes(data)[:3], at))
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, min(size, 3), at))
+    file = FileStorage(tmp_path).create("a/0", size=12)
+
+    file.write(1, b"0123456789")
+
+    assert file.read(0, 12) == b"\x000123456789\0"
+
+
 @pytest.mark.parametrize(
     ("call", "use"),
     [

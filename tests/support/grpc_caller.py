@@ -44,6 +44,7 @@ class GrpcCaller:
         keys: tuple[str, str] | None = None,
         ca: Path | None = None,
         language: str = "PYTHON",
+        version: str = "5.0.7",
     ) -> None:
         # As the official clients.
         options = (("grpc.max_receive_message_length", -1),)
@@ -55,7 +56,11 @@ class GrpcCaller:
         host, _, port = address.rpartition(":")
         place = Address(host=host, port=int(port))
         self.endpoints = Endpoints(scheme=AddressScheme.IPv4, addresses=[place])
-        metadata = [("x-mq-client-id", client_id), ("x-mq-language", language)]
+        metadata = [
+            ("x-mq-client-id", client_id),
+            ("x-mq-language", language),
+            ("x-mq-client-version", version),
+        ]
         if keys is not None:
             signature = hmac.new(keys[1].encode(), _NOW.encode(), "sha1").hexdigest()
             metadata += [

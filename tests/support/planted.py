@@ -9,10 +9,13 @@ import os
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
+from sparrowmq.calling.channel import Channel
+from sparrowmq.client.local_offsets import LocalOffsets
 from sparrowmq.nameserver.route_table import RouteTable
 from sparrowmq.serving import access_control, access_file
 from sparrowmq.serving.access_control import AccessControl, Account
 from sparrowmq.serving.addresses import AddressPattern
+from sparrowmq.store.file_storage import FileStorage
 
 
 class Planted(NamedTuple):
@@ -83,6 +86,19 @@ MISTAKES = {
     "broker that anybody unregisters": Planted(
         *(RouteTable, "may_unregister", _yes),
         "tests/nameserver/test_name_server.py::test_broker_is_not_unregistered_from_another_host",
+    ),
+    "late end of a request that ends a later wait": Planted(
+        *(Channel, "forget", _nothing),
+        "tests/calling/test_channel.py::test_one_way_request_that_timed_out_ends_no_later_wait",
+    ),
+    "offset of a BROADCASTING member that no file has": Planted(
+        *(LocalOffsets, "put", _nothing),
+        "tests/client/test_local_offsets.py::test_offset_is_lowered_as_by_a_seek",
+    ),
+    "names in a directory that a power cut takes": Planted(
+        *(FileStorage, "_with_parents", _none_of_them),
+        "tests/store/test_file_storage.py::"
+        "test_all_files_and_their_directories_up_to_the_root_are_synced_once",
     ),
 }
 

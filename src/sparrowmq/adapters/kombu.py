@@ -33,9 +33,12 @@ from typing import Any, Final
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.json import dumps, loads
 
+from sparrowmq.calling.forks import tell_in_forks
 from sparrowmq.client.faces.blocking import Producer, PushConsumer
 from sparrowmq.client.faces.blocking_admin import Admin
+from sparrowmq.config import check_range
 from sparrowmq.errors import (
+    ConfigError,
     ConnectFailed,
     RouteError,
     SendFailed,
@@ -43,6 +46,7 @@ from sparrowmq.errors import (
     TopicRouteNotFound,
     TransportError,
     UsageError,
+    did_you_mean,
 )
 from sparrowmq.model import ConsumeContext, Message, MessageExt, MessageQueue
 from sparrowmq.model.delay import DELAY_LEVELS_MS
@@ -50,6 +54,29 @@ from sparrowmq.model.names import CONSUMER_GROUP_LENGTH_MAX
 from sparrowmq.model.namespace import Namespace
 
 DEFAULT_PORT: Final = 9876
+# The transport's options.
+DEFAULTS: Final = {
+    "name_server": None,
+    "tls": None,
+    "namespace": None,
+    "topic_queues": 8,
+    "balance": "queues",
+    "unacked_max": 64,
+    "visibility_timeout": 3_600,
+}
+RANGES: Final = {
+    "topic_queues": (1, 65_536),
+    "unacked_max": (1, 1_000),
+    "visibility_timeout": (1, 86_400),
+}
+# What kombu itself reads, and what its retry policies add.
+KOMBU_OPTIONS: Final = frozenset(
+    (
+        *("max_retries", "interval_start", "interval_step", "interval_max", "retry_errors"),
+        *("connect_retries_timeout", "errback", "callback", "on_revive"),
+        *("polling_interval", "body_encoding", "deadletter_queue"),
+    )
+)
 # The time between two looks at empty queues.
 POLLING_INTERVAL_S: Final = 0.02
 # The time between two looks whether the queue of a task that waits goes to another worker.
@@ -97,7 +124,6 @@ class QueueTasks:
         self, topic: str, settings: dict[str, Any], put_back: Callable[[dict[str, Any]], None]
     ) -> None:
         self._put_back = put_back
-        self._topic = topic
         self._shares_queues: bool = settings.get("balance") != "messages"
         self._waiting: deque[HeldTask] = deque()
         self._taken: set[HeldTask] = set()
@@ -172,9 +198,11 @@ class QueueTasks:
         return task.is_done
 
     def _is_moving(self, place: MessageQueue) -> bool:
-        """Return whether another worker is to have a queue of the topic."""
-        is_shared = self._shares_queues and place.topic == self._topic
-        return is_shared and place not in self._consumer.assignment()
+        """Return whether another worker is to have a queue of the topic or the retry topic."""
+        # `PushConsumer.assignment` leaves out the retry topic.
+        subscriber = self._consumer._subscriber  # pyright: ignore[reportPrivateUsage]
+        queue = subscriber.config.namespace.wrap_queue(place)
+        return self._shares_queues and queue not in subscriber.member.assigned
 
     def _withdraw(self, task: HeldTask) -> bool:
         """Take a task back from the worker; return False if the worker has it already."""
@@ -194,9 +222,14 @@ class QueueChannel(_Channel):  # type: ignore[misc]
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
+        self._no_ack: set[str] = set()
+        self.become_copy()
+        tell_in_forks(self)
+
+    def become_copy(self) -> None:
+        """Begin without clients: those from before a fork serve the parent alone."""
         self._tasks: dict[str, QueueTasks] = {}
         self._taken: dict[str, HeldTask] = {}
-        self._no_ack: set[str] = set()
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._admin: Admin | None = None
@@ -248,6 +281,20 @@ class QueueChannel(_Channel):  # type: ignore[misc]
         """Return a queue's arguments: those given by name too, for `queue_declare` to refuse."""
         given = {name: value for name, value in kwargs.items() if value is not None}
         return {**(arguments or {}), **given}
+
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
+    ) -> Any:
+        """Send a message. Raises: UsageError if the exchange has no queue for it."""
+        # Celery's workers send events, by their host's name alone, which nobody receives.
+        is_event = message["headers"].keys() == {"hostname"}
+        if exchange and not is_event and not self._lookup(exchange, routing_key):
+            raise UsageError(
+                f"exchange {exchange!r} has no queue with routing key {routing_key!r} in this "
+                "process, and RocketMQ does not know those of others: nobody would get the "
+                "message; name the queue instead of the exchange, or declare the queue first"
+            )
+        return super().basic_publish(message, exchange, routing_key, **kwargs)
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
         """Begin to consume a queue."""
@@ -373,7 +420,8 @@ class Transport(_Transport):  # type: ignore[misc]
     `unacked_max` (the most tasks of a worker at once; 64), `visibility_timeout` (the seconds after
     which an unacknowledged task is delivered to another worker; 3600).
 
-    Raises: UsageError for `ssl`, and for a URL with a virtual host.
+    Raises: UsageError for `ssl`, and for a URL with a virtual host; ConfigError for an unknown
+    option or a wrong number.
     """
 
     Channel = QueueChannel
@@ -388,8 +436,13 @@ class Transport(_Transport):  # type: ignore[misc]
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        options = client.transport_options
-        if client.ssl and not options.get("tls"):
+        options = {**DEFAULTS, **client.transport_options}
+        for name in sorted(options.keys() - DEFAULTS.keys() - KOMBU_OPTIONS):
+            hint = did_you_mean(name, DEFAULTS, cutoff=0.7) or f"; there are {', '.join(DEFAULTS)}"
+            raise ConfigError(f"RocketMQ has no transport option {name!r}{hint}")
+        for name, (low, high) in RANGES.items():
+            check_range(f"the transport option {name}", options[name], low, high)
+        if client.ssl and not options["tls"]:
             raise UsageError(
                 "broker_use_ssl (ssl=) is not for RocketMQ, and the connection would not be "
                 "encrypted; give broker_transport_options = "
@@ -405,19 +458,19 @@ class Transport(_Transport):  # type: ignore[misc]
         # The brackets of an IPv6 address are not among the URL's parts.
         host = f"[{host}]" if host.count(":") > 1 else host
         self.client_settings: dict[str, Any] = {
-            "name_server": options.get("name_server") or f"{host}:{client.port or DEFAULT_PORT}",
-            "tls": options.get("tls"),
-            "namespace": options.get("namespace"),
+            "name_server": options["name_server"] or f"{host}:{client.port or DEFAULT_PORT}",
+            "tls": options["tls"],
+            "namespace": options["namespace"],
             "access_key": client.userid,
             "secret_key": client.password,
         }
         self.consumer_settings: dict[str, Any] = {
             **self.client_settings,
-            "balance": options.get("balance", "queues"),
-            "consume_thread_count": options.get("unacked_max", 64),
-            "consume_timeout_ms": round(options.get("visibility_timeout", 3_600) * 1_000),
+            "balance": options["balance"],
+            "consume_thread_count": options["unacked_max"],
+            "consume_timeout_ms": options["visibility_timeout"] * 1_000,
         }
-        self.topic_queues: int = options.get("topic_queues", 8)
+        self.topic_queues: int = options["topic_queues"]
         self.known_topics: set[str] = set()
         self._tags = itertools.count(1)
 

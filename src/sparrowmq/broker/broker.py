@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from sparrowmq.broker import pop_log
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.config_saving import ConfigSaving, JournalWork, SavedTables, SaveWork
 from sparrowmq.broker.delay_schedule import DelaySchedule
@@ -194,7 +195,7 @@ class Broker:
         self.state.now_ms, self.state.wall_ahead_ms = now_ms, timestamp_ms - now_ms
         self._saving = ConfigSaving(self.state, saved)
         self._saving.load(saved, now_ms=now_ms, timestamp_ms=timestamp_ms)
-        pop.load(self.state, saved.pops, now_ms=now_ms, timestamp_ms=timestamp_ms)
+        pop_log.load(self.state, saved.pops, now_ms=now_ms, timestamp_ms=timestamp_ms)
         # What the load has changed is to be saved before the first request is served. A second
         # crash would bring offsets of messages back that the log does not have; and after a failed
         # sync only the page cache may have the journal's last changes.
@@ -259,10 +260,10 @@ class Broker:
         """
         store, pending = self.state.store, self.state.pending
         self.state.now_ms = now_ms
-        outputs = pop.log_changes(self.state, now_ms=now_ms)
+        outputs = pop_log.log_changes(self.state, now_ms=now_ms)
         written = store.write()
         is_written = written.status is PutStatus.PUT_OK
-        pop.note_logged(self.state, is_written=is_written, now_ms=now_ms)
+        pop_log.note_logged(self.state, is_written=is_written, now_ms=now_ms)
         if is_written:
             outputs += pending.note_written(store.written_position, now_ms=now_ms)
         else:

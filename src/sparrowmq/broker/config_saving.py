@@ -14,7 +14,7 @@ written at the copy (`FlushGate`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -34,7 +34,6 @@ from sparrowmq.broker.journal_records import (
 )
 from sparrowmq.broker.pop_changes import PopTable
 from sparrowmq.broker.queue_lock_file import LockTable
-from sparrowmq.broker.queue_lock_table import SavedLock
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE, encode_timer_check
 from sparrowmq.broker.timer_messages import TimerTable
@@ -117,7 +116,7 @@ class SaveWork(NamedTuple):
 
     number: int
     tables: Mapping[str, Struct]
-    locks: Sequence[SavedLock] | None = None
+    locks: Sequence[LockChange] | None = None
     filed: FiledVersions | None = None
     segment: int = 0
     ends_journal: bool = False
@@ -198,7 +197,7 @@ class ConfigSaving:
             elif isinstance(change, GroupTableChange):
                 state.groups.replay(change.name, change.config, change.version)
             elif isinstance(change, LockChange):
-                state.locks.restore([SavedLock(*_lock_of(change))], now_ms=now_ms)
+                state.locks.restore([change], now_ms=now_ms)
             elif isinstance(change, PlanChange):
                 state.plans.restore(change.group, change.plan, now_ms=now_ms)
             elif isinstance(change, RequestModeChange):
@@ -212,11 +211,22 @@ class ConfigSaving:
                 self._unfiled[name] = number
         self._change_count += len(changes)
 
+    @property
+    def _unwritten(self) -> Mapping[str, Collection[object]]:
+        """The keys of the changes that the journal lacks, by their table's file."""
+        state = self._state
+        return {
+            TOPICS_FILE: state.topics.unwritten,
+            GROUPS_FILE: state.groups.unwritten,
+            LOCKS_FILE: state.locks.unwritten,
+            PLANS_FILE: state.plans.unwritten,
+            MODES_FILE: state.modes.unwritten,
+        }
+
     def tick(self) -> None:
         """Ask for the files that are due; call it once in each interval of saving."""
         state = self._state
-        journalled = (state.topics, state.groups, state.locks, state.plans, state.modes)
-        if any(table.is_unwritten for table in journalled):
+        if any(self._unwritten.values()):
             state.journal.ask()
         is_long = self._change_count >= JOURNAL_CHANGES_MAX
         self._due_files = {
@@ -243,17 +253,8 @@ class ConfigSaving:
     def ask_last(self) -> None:
         """Ask for every file that lacks a change, before the broker stops."""
         state = self._state
-        self._due_files = set(self._unfiled)
-        if state.topics.is_unwritten:
-            self._due_files.add(TOPICS_FILE)
-        if state.groups.is_unwritten:
-            self._due_files.add(GROUPS_FILE)
-        if state.locks.is_unwritten or len(state.locks) > 0:
-            self._due_files.add(LOCKS_FILE)
-        if state.plans.is_unwritten:
-            self._due_files.add(PLANS_FILE)
-        if state.modes.is_unwritten:
-            self._due_files.add(MODES_FILE)
+        changed = {name for name, keys in self._unwritten.items() if keys}
+        self._due_files = changed.union(self._unfiled, [LOCKS_FILE] if len(state.locks) else [])
         state.pops.is_changed |= state.pops.needs_table
         self._is_copy_due = True
         state.saves.ask()
@@ -267,14 +268,10 @@ class ConfigSaving:
         if number is None:
             return None
         self._locks_writing = state.locks.changes
-        locks = [
-            LockChange(lock.group, lock.queue, lock.client_id, lock.remaining_ms)
-            for lock in state.locks.take_changes(now_ms=now_ms)
-        ]
         changes: list[Change] = [
             *state.topics.take_changes(),
             *state.groups.take_changes(),
-            *locks,
+            *state.locks.take_changes(now_ms=now_ms),
             *state.plans.take_changes(),
             *state.modes.take_changes(),
         ]
@@ -296,15 +293,15 @@ class ConfigSaving:
             self._begin_segment()
         for change in work.changes:
             if isinstance(change, TopicTableChange):
-                state.topics.note_unwritten(change.name)
+                state.topics.unwritten[change.name] = None
             elif isinstance(change, GroupTableChange):
-                state.groups.note_unwritten(change.name)
+                state.groups.unwritten[change.name] = None
             elif isinstance(change, LockChange):
-                state.locks.note_unwritten(change.group, change.queue)
+                state.locks.unwritten[change.group, change.queue] = None
             elif isinstance(change, PlanChange):
-                state.plans.note_unwritten(change.group)
+                state.plans.unwritten[change.group] = None
             elif isinstance(change, RequestModeChange):
-                state.modes.note_unwritten(change.topic, change.group)
+                state.modes.unwritten[change.topic, change.group] = None
         return state.pending.fail_journal(work.number, str(error))
 
     def _begin_segment(self) -> None:
@@ -439,7 +436,3 @@ _FILES: Mapping[type[Struct], str] = {
     PlanChange: PLANS_FILE,
     RequestModeChange: MODES_FILE,
 }
-
-
-def _lock_of(change: LockChange) -> SavedLock:
-    return SavedLock(change.group, change.queue, change.client_id, change.remaining_ms)

@@ -25,8 +25,8 @@ class ConfigTable(Generic[Config, Change]):
         self._make_change = make_change
         self._configs: dict[str, Config] = {}
         self._version = DataVersion()
-        # Names with changes that are not in the journal yet.
-        self._unwritten: dict[str, None] = {}
+        # Names with changes for the next batch of the journal; a failed write puts them back.
+        self.unwritten: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._configs)
@@ -57,18 +57,9 @@ class ConfigTable(Generic[Config, Change]):
 
     def _changed(self, name: str, timestamp_ms: int) -> None:
         self._version = DataVersion(timestamp_ms=timestamp_ms, counter=self._version.counter + 1)
-        self._unwritten[name] = None
-
-    @property
-    def is_unwritten(self) -> bool:
-        """Whether there are changes that are not in the journal yet."""
-        return bool(self._unwritten)
+        self.unwritten[name] = None
 
     def take_changes(self) -> list[Change]:
         """Return the changes since the last call, for the journal."""
-        names, self._unwritten = self._unwritten, {}
+        names, self.unwritten = self.unwritten, {}
         return [self._make_change(name, self._configs.get(name), self._version) for name in names]
-
-    def note_unwritten(self, name: str) -> None:
-        """Let `take_changes` return a name again, since its write to the journal failed."""
-        self._unwritten[name] = None

@@ -49,7 +49,7 @@ class GroupTableChange(Struct, frozen=True, tag="group", tag_field="what"):
 
 
 class LockChange(Struct, frozen=True, tag="lock", tag_field="what"):
-    """The holder of a queue for a group, and the rest of the lease."""
+    """The holder of a group's queue, None for no holder, and the rest of the lease."""
 
     group: str
     queue: MessageQueue

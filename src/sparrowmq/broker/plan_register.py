@@ -83,8 +83,8 @@ class PlanRegister:
     def __init__(self) -> None:
         self._groups: dict[str, _GroupNotes] = {}
         self._queue_count = 0
-        # Groups whose plans are still to be written to the journal.
-        self._unwritten: dict[str, None] = {}
+        # Groups with changes for the next batch of the journal; a failed write puts them back.
+        self.unwritten: dict[str, None] = {}
 
     def look(
         self,
@@ -167,7 +167,7 @@ class PlanRegister:
         notes.moved_ms |= dict.fromkeys(offer.moved, now_ms)
         self._groups[group] = notes
         self._queue_count = count
-        self._unwritten[group] = None
+        self.unwritten[group] = None
         return None
 
     def forget(self, group: str) -> None:
@@ -175,7 +175,7 @@ class PlanRegister:
         notes = self._groups.pop(group, None)
         if notes is not None and notes.plan is not None:
             self._queue_count -= _count(notes.plan)
-            self._unwritten[group] = None
+            self.unwritten[group] = None
 
     def drop_unasked(self, now_ms: int) -> bool:
         """Remove plans that nobody has asked for in `KEPT_MS`; return whether there were any."""
@@ -184,19 +184,10 @@ class PlanRegister:
             self.forget(group)
         return bool(idle)
 
-    @property
-    def is_unwritten(self) -> bool:
-        """Whether there are changes that are not in the journal yet."""
-        return bool(self._unwritten)
-
     def take_changes(self) -> list[PlanChange]:
         """Return the changes since the last call, for the journal."""
-        names, self._unwritten = self._unwritten, {}
+        names, self.unwritten = self.unwritten, {}
         return [PlanChange(name, self.find(name)) for name in names]
-
-    def note_unwritten(self, group: str) -> None:
-        """Let `take_changes` return a plan again, since its write to the journal failed."""
-        self._unwritten[group] = None
 
     def table(self) -> GroupPlanTable:
         """Return all plans, for the file."""
@@ -207,7 +198,7 @@ class PlanRegister:
     def restore(self, group: str, plan: GroupPlan | None, *, now_ms: int) -> None:
         """Put back a plan of the file or the journal; its age begins anew."""
         self.forget(group)
-        self._unwritten.pop(group, None)
+        self.unwritten.pop(group, None)
         if plan is None:
             return
         self._groups[group] = _GroupNotes(plan=plan, taken_ms=now_ms, asked_ms=now_ms)

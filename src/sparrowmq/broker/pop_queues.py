@@ -297,6 +297,25 @@ class PopQueues:
         self._note_due(queue.key, [offset], pop_timestamp_ms, now_ms + invisible_ms)
         self._note(Changed(queue.key, offset, pop_timestamp_ms, invisible_ms, is_suspended))
 
+    def give_back(self, *, now_ms: int) -> None:
+        """Make messages ready whose pop the log does not have: its answer is a refusal."""
+        for change in list(self._changes):
+            queue = self._queues.get(change.key)
+            if queue is None or not isinstance(change, Popped):
+                continue
+            for offset in change.offsets:
+                flight = queue.flights.get(offset)
+                # A message that was given back has another time.
+                if flight is not None and flight.pop_timestamp_ms == change.pop_timestamp_ms:
+                    self.change(
+                        queue,
+                        offset,
+                        pop_timestamp_ms=flight.pop_timestamp_ms + 1,
+                        invisible_ms=0,
+                        is_suspended=True,
+                        now_ms=now_ms,
+                    )
+
     def move(self, key: QueueKey, offset: int | None) -> None:
         """Let a group go on at an offset that was set for it, and forget its messages in flight."""
         queue = self._drop_queue(key)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from sparrowmq.broker.queue_lock_table import QueueLockTable, SavedLock
+from sparrowmq.broker.journal_records import LockChange
+from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
 
@@ -31,7 +32,7 @@ class LockTable(Struct, frozen=True, kw_only=True, rename="camel"):
     locks: list[SavedLease] = []
 
 
-def encode(locks: Sequence[SavedLock]) -> bytes:
+def encode(locks: Sequence[LockChange]) -> bytes:
     """Return the file's content in plain JSON, which is faster to write than RocketMQ's dialect."""
     leases = [
         SavedLease(
@@ -50,7 +51,7 @@ def restore(locks: QueueLockTable, saved: LockTable, *, now_ms: int) -> None:
     """Put saved locks back."""
     locks.restore(
         [
-            SavedLock(lease.group, lease.queue, lease.client_id, lease.remaining_ms)
+            LockChange(lease.group, lease.queue, lease.client_id, lease.remaining_ms)
             for lease in saved.locks
         ],
         now_ms=now_ms,

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from sparrowmq.broker.journal_records import LockChange
 from sparrowmq.coordination.member_marker import QUEUE_LEASE_BROKER_MS
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
@@ -51,15 +51,6 @@ class _Lease:
         return self.expires_ms < self.refreshed_ms + QUEUE_LEASE_BROKER_MS
 
 
-class SavedLock(NamedTuple):
-    """The holder of a group's queue, None for no holder, and the rest of the lease."""
-
-    group: str
-    queue: MessageQueue
-    client_id: str | None
-    remaining_ms: int = 0
-
-
 def _may_take_any(queue: MessageQueue) -> bool:
     del queue
     return True
@@ -79,8 +70,8 @@ class QueueLockTable:
     # count.
     changes: int = 0
     _count: int = 0
-    # Locks whose changes are still to be written to disk.
-    _unwritten: dict[tuple[str, MessageQueue], None] = field(default_factory=dict)
+    # Locks with changes for the next batch of the journal; a failed write puts them back.
+    unwritten: dict[tuple[str, MessageQueue], None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self._count
@@ -129,7 +120,7 @@ class QueueLockTable:
         return locked
 
     def _note_change(self, group: str, queue: MessageQueue) -> int:
-        self._unwritten[group, queue] = None
+        self.unwritten[group, queue] = None
         self.changes += 1
         return self.changes
 
@@ -216,7 +207,7 @@ class QueueLockTable:
             lease.is_orphaned = True
             if limit_ms < lease.expires_ms:
                 lease.expires_ms = limit_ms
-                self._unwritten[group, queue] = None
+                self.unwritten[group, queue] = None
 
     def drop_expired(self, *, now_ms: int) -> None:
         """Forget expired leases, so that the table stays small."""
@@ -229,48 +220,39 @@ class QueueLockTable:
             if expired:
                 self._drop(group, expired)
 
-    @property
-    def is_unwritten(self) -> bool:
-        """Whether `take_changes` would return anything."""
-        return bool(self._unwritten)
-
-    def take_changes(self, *, now_ms: int) -> list[SavedLock]:
+    def take_changes(self, *, now_ms: int) -> list[LockChange]:
         """Return the holder of each queue whose lock has changed since the last call."""
-        keys, self._unwritten = self._unwritten, {}
-        changes: list[SavedLock] = []
+        keys, self.unwritten = self.unwritten, {}
+        changes: list[LockChange] = []
         for group, queue in keys:
             lease = self._leases.get(group, {}).get(queue)
             if lease is None or lease.expires_ms < now_ms:
-                changes.append(SavedLock(group, queue, None))
+                changes.append(LockChange(group, queue, None))
             else:
                 left_ms = lease.expires_ms - now_ms
-                changes.append(SavedLock(group, queue, lease.client_id, left_ms))
+                changes.append(LockChange(group, queue, lease.client_id, left_ms))
         return changes
 
-    def note_unwritten(self, group: str, queue: MessageQueue) -> None:
-        """Let `take_changes` return a lock again, since its change was not written."""
-        self._unwritten[group, queue] = None
-
-    def save(self, *, now_ms: int) -> list[SavedLock]:
+    def save(self, *, now_ms: int) -> list[LockChange]:
         """Return every live lock."""
         return [
-            SavedLock(group, queue, lease.client_id, lease.expires_ms - now_ms)
+            LockChange(group, queue, lease.client_id, lease.expires_ms - now_ms)
             for group, leases in self._leases.items()
             for queue, lease in leases.items()
             if lease.expires_ms >= now_ms
         ]
 
-    def restore(self, locks: Sequence[SavedLock], *, now_ms: int) -> None:
+    def restore(self, locks: Sequence[LockChange], *, now_ms: int) -> None:
         """Restore the locks of `save`, and then the changes since, one after the other.
 
         The time between saving and restoring does not count against the leases.
         """
-        for group, queue, client_id, left_ms in locks:
-            leases = self._leases.setdefault(group, {})
-            self._count -= leases.pop(queue, None) is not None
-            if client_id is not None and left_ms >= 0 and self._count < LOCKS_MAX:
-                expires_ms = now_ms + min(left_ms, QUEUE_LEASE_BROKER_MS)
-                leases[queue] = _Lease(client_id, now_ms, expires_ms)
+        for lock in locks:
+            leases = self._leases.setdefault(lock.group, {})
+            self._count -= leases.pop(lock.queue, None) is not None
+            left_ms = min(lock.remaining_ms, QUEUE_LEASE_BROKER_MS)
+            if lock.client_id is not None and left_ms >= 0 and self._count < LOCKS_MAX:
+                leases[lock.queue] = _Lease(lock.client_id, now_ms, now_ms + left_ms)
                 self._count += 1
             if not leases:
-                del self._leases[group]
+                del self._leases[lock.group]

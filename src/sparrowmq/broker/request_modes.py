@@ -18,8 +18,9 @@ class RequestModes:
 
     def __init__(self) -> None:
         self._modes: dict[tuple[str, str], RequestMode] = {}
-        # Topics and groups whose modes are not in the journal yet.
-        self._unwritten: dict[tuple[str, str], None] = {}
+        # Topics and groups with changes for the next batch of the journal; a failed write puts
+        # them back.
+        self.unwritten: dict[tuple[str, str], None] = {}
 
     def __len__(self) -> int:
         return len(self._modes)
@@ -59,24 +60,15 @@ class RequestModes:
         """Set a group's mode for a topic."""
         key = mode.topic, mode.consumer_group
         self._modes[key] = mode
-        self._unwritten[key] = None
+        self.unwritten[key] = None
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Remove the modes of a deleted topic or group."""
         for key in [key for key in self._modes if topic == key[0] or group == key[1]]:
             del self._modes[key]
-            self._unwritten[key] = None
-
-    @property
-    def is_unwritten(self) -> bool:
-        """Whether there are changes that are not in the journal yet."""
-        return bool(self._unwritten)
+            self.unwritten[key] = None
 
     def take_changes(self) -> list[RequestModeChange]:
         """Return the changes since the last call, for the journal."""
-        keys, self._unwritten = self._unwritten, {}
+        keys, self.unwritten = self.unwritten, {}
         return [RequestModeChange(*key, self._modes.get(key)) for key in keys]
-
-    def note_unwritten(self, topic: str, group: str) -> None:
-        """Let `take_changes` return a mode again, since its write to the journal failed."""
-        self._unwritten[topic, group] = None

@@ -139,7 +139,7 @@ class TopicConfigs(ConfigTable[TopicConfig, TopicTableChange]):
 
     def is_in_round(self, topic: str) -> bool:
         """Return whether the last round of the journal has all changes of a topic."""
-        return topic not in self._unwritten
+        return topic not in self.unwritten
 
     def note_written(self, topic: str) -> None:
         """Note that the journal has a change that `take_changes` has returned."""

@@ -7,23 +7,18 @@ from typing import Annotated
 
 import typer
 
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, carry_out
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
-from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
+from sparrowmq.cli.output import Json, OutputColumn, columns_of, print_json, print_rows
 from sparrowmq.client.operations import accounts
 from sparrowmq.errors import UsageError, did_you_mean
 
-acl = typer.Typer(
-    help="Accounts of access control: list, put, delete.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+acl = make_group("Accounts of access control: list, put, delete.")
 
 AccessKey = Annotated[str, typer.Argument(metavar="ACCESS_KEY", help="access key of the account")]
 _COLUMNS = [
-    OutputColumn("broker"),
-    OutputColumn("access_key"),
-    OutputColumn("admin"),
+    *columns_of("broker", "access_key", "admin"),
     OutputColumn("white_remote_address", "from addresses", optional=True),
     OutputColumn("default_topic_perm", "topics"),
     OutputColumn("default_group_perm", "groups"),
@@ -100,12 +95,7 @@ def put_account(
         "topic_perms": topic,
         "group_perms": group,
     }
-    columns = [
-        OutputColumn("access_key"),
-        OutputColumn("is"),
-        OutputColumn("secret"),
-        *_COLUMNS[2:],
-    ]
+    columns = [*columns_of("access_key", "is", "secret"), *_COLUMNS[2:]]
     carry_out(
         cluster,
         [row],

@@ -111,14 +111,14 @@ def drain_broker(
       sparrowmq broker drain broker-a --undo --yes
     """
     at = cluster.run(brokers.find_broker(cluster.directory, name))
-    operation = brokers.add_write_permission if undo else brokers.wipe_write_permission
+    operation = brokers.set_write_permission(cluster.directory, at, is_writable=undo)
     words = ("no", "yes") if undo else ("yes", "no")
     carry_out(
         cluster,
         [{"broker": at.name, "address": at.address, "takes_messages": arrow(*words)}],
         columns_of("broker", "address", "takes_messages"),
         is_confirmed=yes,
-        apply=lambda: say(f"{cluster.run(operation(cluster.directory, at)):,} topics"),
+        apply=lambda: say(f"{cluster.run(operation):,} topics"),
         done=f"producers {'come back to' if undo else 'leave'} {at.name} within 30 s",
     )
 

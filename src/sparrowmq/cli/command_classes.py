@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from typer import BadParameter, Context
+from typer import BadParameter, Context, Typer
 from typer.core import TyperCommand, TyperGroup
 
 from sparrowmq.cli.language import words
@@ -130,6 +130,11 @@ class Group(TyperGroup):
         ]
         with formatter.section(words()("Commands")):
             formatter.write_dl(rows)
+
+
+def make_group(summary: str) -> Typer:
+    """Make the Typer application of a command that has subcommands."""
+    return Typer(help=summary, no_args_is_help=True, rich_markup_mode=None)
 
 
 def use_classes(app: Any) -> None:

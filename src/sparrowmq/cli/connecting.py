@@ -102,6 +102,20 @@ OneTopicOption = Annotated[
         autocompletion=complete_topic,
     ),
 ]
+QueueOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue", "-q", help="only this queue, as BROKER:ID, such as broker-a:3; may be repeated"
+    ),
+]
+SamplesInterval = Annotated[
+    float,
+    typer.Option(
+        "--interval",
+        min=0.0,
+        help="seconds between the two samples from which rates are computed",
+    ),
+]
 GroupsOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from msgspec import structs
 
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.connecting import AsJson
 from sparrowmq.cli.contexts import (
     Context,
@@ -25,11 +26,7 @@ from sparrowmq.cli.exit_codes import reporting_errors, say
 from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.client.directory_setup import make_directory
 
-context = typer.Typer(
-    help="Name clusters, and choose the one that commands talk to.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+context = make_group("Name clusters, and choose the one that commands talk to.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="the context's name")]
 

@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, carry_out
 from sparrowmq.cli.connecting import CommandCluster, GroupName, on_cluster
 from sparrowmq.cli.exit_codes import say, say_missing
@@ -35,9 +36,7 @@ from sparrowmq.model import MessageExt
 from sparrowmq.model.names import check_group, dlq_topic
 from sparrowmq.words import count_of
 
-dlq = typer.Typer(
-    help="Dead letters: list, show, send again.", no_args_is_help=True, rich_markup_mode=None
-)
+dlq = make_group("Dead letters: list, show, send again.")
 
 
 @dlq.command("ls")

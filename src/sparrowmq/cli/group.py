@@ -13,11 +13,14 @@ import typer
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.calling.effects import sleep
 from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice, say_troubles
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
     CommandCluster,
     GroupName,
     OneTopicOption,
+    QueueOption,
+    SamplesInterval,
     TopicOption,
     naming_topic,
     on_cluster,
@@ -44,18 +47,8 @@ from sparrowmq.model.plain_text import escape
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 from sparrowmq.words import count_of
 
-group = typer.Typer(
-    help="List, show, reset, update and delete consumer groups.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+group = make_group("List, show, reset, update and delete consumer groups.")
 
-QueueOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--queue", "-q", help="only this queue, as BROKER:ID, such as broker-a:3; may be repeated"
-    ),
-]
 # The shortest time between two looks of a command that watches.
 WATCH_MS_MIN = 500
 # The changes that `group show` shows on a terminal.
@@ -66,14 +59,7 @@ CHANGES_SHOWN_MAX = 10
 @on_cluster
 def list_groups(
     cluster: CommandCluster,
-    interval: Annotated[
-        float,
-        typer.Option(
-            "--interval",
-            min=0.0,
-            help="seconds between the two samples from which rates are computed",
-        ),
-    ] = 0.0,
+    interval: SamplesInterval = 0.0,
 ) -> None:
     """List consumer groups; those that need attention come first."""
     before, seen = cluster.run(look_twice(cluster, round(interval * 1000), asked_max=None))
@@ -372,10 +358,7 @@ _SECTIONS = {
     "topics": _Section(
         title="Topics of {name}",
         columns=(
-            OutputColumn("topic"),
-            OutputColumn("expression"),
-            OutputColumn("queues"),
-            OutputColumn("lag"),
+            *columns_of("topic", "expression", "queues", "lag"),
             OutputColumn("behind_since_timestamp_ms", optional=True),
         ),
     ),
@@ -414,10 +397,7 @@ _SECTIONS = {
     ),
 }
 _LAG_COLUMNS = (
-    OutputColumn("topic"),
-    OutputColumn("broker"),
-    OutputColumn("queue"),
-    OutputColumn("lag"),
+    *columns_of("topic", "broker", "queue", "lag"),
     OutputColumn("in_flight", "in flight", optional=True),
     OutputColumn("oldest_in_flight_timestamp_ms", optional=True),
     OutputColumn("renewals", optional=True),

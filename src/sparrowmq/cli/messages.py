@@ -17,9 +17,11 @@ import typer
 from rich.console import Console
 
 from sparrowmq.calling.clock import timestamp_ms
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
     CommandCluster,
+    QueueOption,
     TopicName,
     TopicOption,
     naming_topic,
@@ -38,6 +40,7 @@ from sparrowmq.cli.message_view import (
 from sparrowmq.cli.output import (
     Json,
     OutputColumn,
+    columns_of,
     format_time,
     make_console,
     print_json,
@@ -62,27 +65,18 @@ from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
 from sparrowmq.model.spelling import TIME_HELP, parse_queue, parse_time
 
-msg = typer.Typer(
-    help="Find messages by id, key, place or time; send one again.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+msg = make_group("Find messages by id, key, place or time; send one again.")
 
 _TRACE_COLUMNS = (
     OutputColumn("timestamp_ms", "at"),
-    OutputColumn("what"),
-    OutputColumn("group"),
-    OutputColumn("client"),
+    *columns_of("what", "group", "client"),
     OutputColumn("cost_ms", "ms"),
     OutputColumn("outcome"),
     OutputColumn("reconsume_times", "came before"),
 )
 
-QueueOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--queue", "-q", help="only this queue, as BROKER:ID, such as broker-a:3; may be repeated"
-    ),
+MessageId = Annotated[
+    str, typer.Argument(metavar="ID", help="the producer's or the broker's message id")
 ]
 FormatOption = Annotated[
     BodyFormat,
@@ -271,9 +265,7 @@ def _parse_start(text: str) -> Start:
 @on_cluster
 def get_message(
     cluster: CommandCluster,
-    msg_id: Annotated[
-        str, typer.Argument(metavar="ID", help="the producer's or the broker's message id")
-    ],
+    msg_id: MessageId,
     topic: TopicOption,
     body_format: FormatOption = BodyFormat.AUTO,
 ) -> None:
@@ -427,9 +419,7 @@ def describe_resend(message: MessageExt, resends: Mapping[Place, Resend] | None)
 @on_cluster
 def resend_message(
     cluster: CommandCluster,
-    msg_id: Annotated[
-        str, typer.Argument(metavar="ID", help="the producer's or the broker's message id")
-    ],
+    msg_id: MessageId,
     topic: TopicOption,
     options: EditOptions,
     yes: Yes = False,

@@ -24,6 +24,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.exit_codes import EXIT_FAILED, reporting_errors, say
 from sparrowmq.cli.option_sets import naming_options, with_option_sets
 from sparrowmq.cli.plain_text import PlainTable
@@ -53,11 +54,7 @@ _OURS = re.compile(r".*\bsparrowmq(?:[.]\w+)*: ")
 _FRAME = re.compile(r"^(?:[\w.$]+(?:Exception|Error): )+| SQLSTATE: \w+$")
 _CAUSE = re.compile(r"(?:Caused by)?: (?:[\w.$]+: )*(.+)")
 
-pipeline = typer.Typer(
-    help="Run a job on Spark: ingest, backlog, duplicates or balance.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+pipeline = make_group("Run a job on Spark: ingest, backlog, duplicates or balance.")
 
 Out = Annotated[str, typer.Option("--out", "-o", help="directory for tables and report.html")]
 Compact = Annotated[

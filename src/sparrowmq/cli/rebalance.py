@@ -21,6 +21,7 @@ import typer
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.cli import rebalance_json, rebalance_view
 from sparrowmq.cli.cluster import say_troubles
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.connecting import (
     AsJson,
     CommandCluster,
@@ -67,11 +68,7 @@ GROUPS_MAX = 500
 # The numbers of a simulation, and their options.
 _PLAN_OPTIONS = {name: name for name in ("queues", "members", "brokers", "rooms", "events")}
 
-rebalance = typer.Typer(
-    help="Show the owners of a group's queues, the reason, and what is wrong.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+rebalance = make_group("Show the owners of a group's queues, the reason, and what is wrong.")
 
 
 class FailOn(StrEnum):

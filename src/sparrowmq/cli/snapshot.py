@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from sparrowmq.cli.connecting import CommandCluster, GroupsOption, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, GroupsOption, SamplesInterval, on_cluster
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.errors import UsageError
 
@@ -29,14 +29,7 @@ def snapshot(
     count: Annotated[
         int, typer.Option("--count", min=0, help="number of snapshots; 0 goes on until Ctrl-C")
     ] = 1,
-    interval: Annotated[
-        float,
-        typer.Option(
-            "--interval",
-            min=0.0,
-            help="seconds between the two samples from which rates are computed",
-        ),
-    ] = 0.0,
+    interval: SamplesInterval = 0.0,
 ) -> None:
     """Write every group's members, queue owners and lag as Parquet tables."""
     from sparrowmq.calling.clock import monotonic_ms, timestamp_ms

@@ -8,14 +8,13 @@ from typing import Annotated
 
 import typer
 
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.output import Json, columns_of, print_json, print_rows
 from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
 
-store = typer.Typer(
-    help="Check or copy a broker's directory.", no_args_is_help=True, rich_markup_mode=None
-)
+store = make_group("Check or copy a broker's directory.")
 
 StoreDirectory = Annotated[
     Path,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sparrowmq.cli.cluster import TOPIC_COLUMNS, say_troubles, topic_row
+from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
 from sparrowmq.cli.exit_codes import say, say_missing
@@ -19,11 +20,7 @@ from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_new_topic
 
-topic = typer.Typer(
-    help="List, show, create, update and delete topics.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+topic = make_group("List, show, create, update and delete topics.")
 
 
 @topic.command("ls")

@@ -236,8 +236,8 @@ class ProducerConfig:
     )
     avoid_slow_brokers: bool = setting(
         False,
-        "avoid a broker that answers late or not at all while there is another: for 30 s after "
-        "an answer in 550 ms, up to 10 min after 15 s or no answer",
+        "avoid a broker that answers late, refuses or does not answer while there is another: for "
+        "30 s after an answer in 550 ms, up to 10 min after 15 s, a refusal or no answer",
         source="sendLatencyFaultEnable",
     )
     body_bytes_max: int = setting(

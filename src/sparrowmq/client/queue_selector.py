@@ -25,7 +25,7 @@ SelectQueue: TypeAlias = Callable[[Sequence[MessageQueue], Message], MessageQueu
 QueueChoice: TypeAlias = MessageQueue | SelectQueue
 
 # MQFaultStrategy.latencyMax and notAvailableDuration: from each latency on, a broker is avoided for
-# the time beside it. No answer counts as the longest latency.
+# the time beside it. No answer and a refusal count as the longest latency.
 LATE_MS = 15_000
 _AVOIDED_MS = (
     (LATE_MS, 600_000),
@@ -52,7 +52,7 @@ class QueueSelector:
         self._choose_start = choose_start
         # One entry for each topic that the client sends to: as many as it has routes.
         self._counters: dict[str, int] = {}
-        # By the name of brokers that answered late; at most one for each broker.
+        # By the name of brokers that answered late or failed; at most one for each broker.
         self._avoided_until_ms: dict[str, int] = {}
 
     def note_latency(self, broker_name: str, latency_ms: int, now_ms: int) -> None:

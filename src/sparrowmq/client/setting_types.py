@@ -201,8 +201,9 @@ class ProducerSettings(_ClientConfig, _IdentityConfig, _ClientTimes, _SightConfi
     """The number of further attempts after a failed one. From 0 to 100. Default: 2."""
 
     avoid_slow_brokers: bool
-    """Avoid a broker that answers late or not at all while there is another: for 30 s after an
-    answer in 550 ms, up to 10 min after 15 s or no answer. Default: `False`.
+    """Avoid a broker that answers late, refuses or does not answer while there is another: for
+    30 s after an answer in 550 ms, up to 10 min after 15 s, a refusal or no answer. Default:
+    `False`.
     """
 
     body_bytes_max: int

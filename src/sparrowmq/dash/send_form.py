@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from sparrowmq.calling.clock import timestamp_ms
 from sparrowmq.client.operations.dead_letters import (
     read_dead_letters,
@@ -17,16 +19,16 @@ from sparrowmq.client.operations.dead_letters import (
 from sparrowmq.client.operations.resend import Edit, copy_message, find_resends, place_of
 from sparrowmq.client.operations.routes import get_route
 from sparrowmq.client.operations.send import send
+from sparrowmq.client.operations.topics import look_at_topic
 from sparrowmq.dash.change_forms import ChangeForm, FormField, FormPlan, Values, preview
 from sparrowmq.dash.message_pages import SEARCHED_MAX, find_message, shorten, text_filter
 from sparrowmq.dash.message_pages import preview as preview_body
 from sparrowmq.dash.tables import PAGE_ROWS
 from sparrowmq.dash.web import Site, Visit, letters_href, messages_href
-from sparrowmq.errors import UsageError
-from sparrowmq.model import Message, MessageExt
+from sparrowmq.errors import TopicRouteNotFound, UsageError
+from sparrowmq.model import Message, MessageExt, MessageQueue
 from sparrowmq.model.message import RESERVED_PROPERTIES
-from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group, check_topic
-from sparrowmq.model.whole_number import read_whole_number
+from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group, check_topic, dlq_topic
 
 # A longer body, or one that is not a text, is sent as it is.
 EDITED_BYTES_MAX = 16_384
@@ -153,27 +155,40 @@ def _sender(visit: Visit) -> str:
 
 
 async def _letters(site: Site, visit: Visit) -> list[FormField]:
+    group = check_group(visit.query.get("group", ""))
+    look = look_at_topic(site.watcher.directory, dlq_topic(group))
+    try:
+        status, _ = await site.watcher.driver.run(look)
+        queues = status.queues
+    except TopicRouteNotFound:
+        queues = ()
+    ends = {_queue_name(each.queue): each.max_offset for each in queues}
     return [
-        FormField("group", "group", check_group(visit.query.get("group", "")), "fixed"),
+        FormField("group", "group", group, "fixed"),
         FormField("text", "with the text", visit.query.get("text", "")),
         FormField("again", "also those sent again before", "no", choices=("no", "yes")),
-        # A letter that comes between the preview and the change is not sent.
-        FormField("until_ms", "", str(timestamp_ms()), "hidden"),
+        # A letter that comes between the form and the change is not sent.
+        FormField("ends", "", msgspec.json.encode(ends).decode(), "hidden"),
     ]
+
+
+def _queue_name(queue: MessageQueue) -> str:
+    return f"{queue.broker_name}:{queue.queue_id}"
 
 
 async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
     group, directory, run = values["group"], site.watcher.directory, site.watcher.driver.run
-    until_ms = read_whole_number(values["until_ms"], 15)
-    if until_ms is None:
-        raise UsageError("the form is not whole; load the page again")
+    try:
+        ends = msgspec.json.decode(values["ends"], type=dict[str, int])
+    except msgspec.DecodeError as error:
+        raise UsageError("the form is not whole; load the page again") from error
     has_text = text_filter(values["text"])
     found = await run(read_dead_letters(directory, group, count_max=SEARCHED_MAX))
     resends = await run(find_resends(directory, group, found))
     letters = [
         letter
         for letter in found
-        if letter.store_timestamp_ms <= until_ms
+        if letter.queue_offset < ends.get(_queue_name(letter.queue), 0)
         and has_text(letter)
         and (values["again"] == "yes" or place_of(letter) not in resends)
     ]

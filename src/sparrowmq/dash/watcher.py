@@ -20,13 +20,13 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.calling.repetition import repeat
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.groups import look_at_groups
 from sparrowmq.client.operations.overview import (
     FlowRates,
     GroupOverview,
     Overview,
     TopicOverview,
     group_flows,
+    list_all_groups,
     take_overview,
     topic_rates,
 )
@@ -228,7 +228,8 @@ class Watcher:
             if len(silent) == len(found.brokers):
                 self.failure = silent[0].failure
             else:
-                self._take_overview(found, await self._list_known())
+                listing = list_all_groups(self.directory, found, self.names)
+                self._take_overview(found, await self.driver.run(listing))
                 self.failure = ""
         except SparrowError as error:
             self.failure = str(error)
@@ -241,23 +242,13 @@ class Watcher:
     def _survey_pause_s(self) -> float:
         return (RETRY_MS if self.failure else OVERVIEW_MS) / 1000
 
-    async def _list_known(self) -> list[str]:
-        """Return the groups that brokers know; after an error also the groups known before."""
-        try:
-            found, failures = await self.driver.run(look_at_groups(self.directory))
-        except SparrowError:
-            return self.names
-        return [*found, *self.names] if failures else found
-
-    def _take_overview(self, found: Overview, known: list[str]) -> None:
+    def _take_overview(self, found: Overview, names: list[str]) -> None:
         before, self.overview = self.overview, found
         if before is not None:
             self.flows, self.topic_rates = group_flows(before, found), topic_rates(before, found)
             with self._keeping_history():
                 self.history.note_rates(found.timestamp_ms, self.flows, self.topic_rates)
-        seen = [group.group for group in found.groups]
-        # Brokers' statistics lack groups that have committed nothing yet.
-        self.names = [*seen, *sorted(set(known) - set(seen))]
+        self.names = names
         first = set(self.names[:TURNS_MAX])
         for name in self.names[:TURNS_MAX]:
             self._group(name)

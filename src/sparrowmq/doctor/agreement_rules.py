@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sparrowmq.doctor.finding import Finding, Severity, describe_queues
+from sparrowmq.doctor.finding import Finding, Severity, describe_queues, describe_state
 from sparrowmq.doctor.group_snapshot import MemberReport, SubscriptionView
 from sparrowmq.doctor.group_view import GroupView
 from sparrowmq.model import MessageQueue
@@ -186,14 +186,7 @@ def _find_shared_queues(view: GroupView) -> Iterator[Finding]:
         title=Phrase(
             "several members hold {queues} at once", queues=count_of(len(double), "queue")
         ),
-        evidence=tuple(
-            Phrase(
-                "{queue}: {state}",
-                queue=describe_queues([queue]),
-                state=", ".join(held_by[queue]),
-            )
-            for queue in double
-        )
+        evidence=tuple(describe_state([queue], ", ".join(held_by[queue])) for queue in double)
         + tuple(
             Phrase(
                 "{id} runs a client in {language}",

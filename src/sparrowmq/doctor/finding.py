@@ -95,6 +95,11 @@ def describe_queues(queues: Iterable[MessageQueue]) -> Phrase:
     return Phrase("{places}", places=each)
 
 
+def describe_state(queues: Iterable[MessageQueue], state: str) -> Phrase:
+    """Write queues, and what is seen of them."""
+    return Phrase("{queue}: {state}", queue=describe_queues(queues), state=state)
+
+
 def describe_runs(numbers: Sequence[int]) -> str:
     """Write ascending numbers; a run of three or more becomes `first-last`."""
     runs: list[list[int]] = []

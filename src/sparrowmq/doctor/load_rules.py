@@ -14,6 +14,7 @@ from sparrowmq.doctor.finding import (
     command_for_members,
     commands_past,
     describe_queues,
+    describe_state,
 )
 from sparrowmq.doctor.group_view import GroupView, describe_rates
 from sparrowmq.doctor.membership_rules import all_loads, user_loads
@@ -128,10 +129,7 @@ def _lag_finding(
 ) -> Finding:
     rest = [lag for queue, lag in lags.items() if queue not in hot]
     owners = sorted({c.client_id for queue in hot for c in view.ownership.falls_to[queue]})
-    evidence = [
-        Phrase("{queue}: {state}", queue=describe_queues([q]), state=view.describe_backlog([q]))
-        for q in hot
-    ]
+    evidence = [describe_state([q], view.describe_backlog([q])) for q in hot]
     if rest:
         evidence.append(
             Phrase("the topic's other queues: at most {n} messages behind", n=f"{max(rest):,}")
@@ -210,14 +208,7 @@ def find_uneven_input(view: GroupView) -> Iterator[Finding]:
                 queues=count_of(len(mine), "queue"),
             ),
             evidence=(
-                *(
-                    Phrase(
-                        "{queue}: {state}",
-                        queue=describe_queues([q]),
-                        state=describe_rates(view.rates[q]),
-                    )
-                    for q in mine
-                ),
+                *(describe_state([q], describe_rates(view.rates[q])) for q in mine),
                 Phrase(
                     "all {n} queues: {rate} messages a second in",
                     n=f"{len(topic.subscribe_queues)}",

@@ -278,14 +278,11 @@ class Plan:
             raise ConfigError("a duplicate id needs at least two members; give --members 2")
         per_broker = Counter(n % self.broker_count for n in range(self.queue_count))
         queues = [
-            MessageQueue(TOPIC, self._broker_name(broker), queue_id)
+            MessageQueue(TOPIC, f"room{broker % self.room_count + 1}@broker-{broker + 1}", queue_id)
             for broker, count in per_broker.items()
             for queue_id in range(count)
         ]
         object.__setattr__(self, "queues", tuple(sorted(queues, key=queue_order)))
-
-    def _broker_name(self, broker: int) -> str:
-        return f"room{broker % self.room_count + 1}@broker-{broker + 1}"
 
     def make_member(self, number: int) -> MemberProcess:
         """Return the member with this number, counted from 0; its id names its machine room."""

@@ -10,6 +10,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from sparrowmq.drills.drill import encode_report, run_drill
 from sparrowmq.drills.kinds import DrillKind
@@ -24,18 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rate", type=int, default=200, help="messages sent a second")
     options = parser.parse_args(arguments)
     try:
+        say = partial(print, file=sys.stderr, flush=True)
         report = run_drill(
-            options.drill, queue_count=options.queues, rate=options.rate, on_event=_say
+            options.drill, queue_count=options.queues, rate=options.rate, on_event=say
         )
     except KeyboardInterrupt:
         raise SystemExit(128 + signal.SIGINT) from None
     except SparrowError as error:
         raise SystemExit(str(error)) from error
     sys.stdout.buffer.write(encode_report(report) + b"\n")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ def run_drill(
         struck_ms = since_ms
         if script.cure:
             on_event(script.cure)
-            since_ms = _cure(kind, stage)
+            since_ms = stage.heal() if kind is DrillKind.PARTITION else stage.part(-1)
             stage.settle()
             phases.append(Phase(script.cure, stage.measure(since_ms)))
         spans = stage.list_spans(struck_ms)
@@ -194,7 +194,3 @@ def _strike(kind: DrillKind, stage: Stage) -> int:
     at_ms = stage.start_member("1" if kind is DrillKind.DUPLICATE_ID else "3")
     stage.wait("share of the new member", stage.has_share, limit_ms=START_LIMIT_MS)
     return at_ms
-
-
-def _cure(kind: DrillKind, stage: Stage) -> int:
-    return stage.heal() if kind is DrillKind.PARTITION else stage.part(-1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -24,8 +24,8 @@ from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.calling.repetition import repeat
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, look_at_groups
-from sparrowmq.client.operations.overview import Overview, take_overview
+from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
+from sparrowmq.client.operations.overview import Overview, list_all_groups, take_overview
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import Severity, diagnose
 from sparrowmq.doctor.group_view import GroupView, examine
@@ -33,7 +33,6 @@ from sparrowmq.doctor.owner_history import SeenEventKind
 from sparrowmq.errors import SparrowError
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
 from sparrowmq.exporter.group_counts import REBALANCE_BUCKETS_S, UNKNOWN_REASON, GroupCounts
-from sparrowmq.model import MessageQueue
 
 LOG = logging.getLogger("sparrowmq.exporter")
 
@@ -44,6 +43,11 @@ QUEUES_MAX = 10_000
 # The time between two looks at a group whose queues move.
 MOVING_S = 1.0
 _HELP = {series.name: series for series in CLUSTER_SERIES}
+_KINDS: Mapping[str, Callable[..., Metric]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
 class ClusterWatch:
@@ -102,8 +106,8 @@ class ClusterWatch:
             self._publish()
             return
         self._failure = ""
-        seen = [group.group for group in overview.groups]
-        names = [*seen, *sorted(set(await self._list_known()) - set(seen))][:GROUPS_MAX]
+        listing = list_all_groups(self._directory, overview, self._groups)
+        names = (await self._driver.run(listing))[:GROUPS_MAX]
         self._groups = {name: self._groups.get(name) or GroupCounts() for name in names}
         self._failed_groups.intersection_update(names)
         # With a silent broker the looks at groups take long.
@@ -115,14 +119,6 @@ class ClusterWatch:
         if not self._failure:
             LOG.warning("the cluster cannot be looked at: %s", failure)
         self._failure = failure
-
-    async def _list_known(self) -> list[str]:
-        """Return the groups that brokers know; also those known before if a broker is silent."""
-        try:
-            found, failures = await self._driver.run(look_at_groups(self._directory))
-        except SparrowError:
-            return list(self._groups)
-        return [*found, *self._groups] if failures else found
 
     async def _look_at_moving(self) -> None:
         moving = {name: counts for name, counts in self._groups.items() if counts.is_moving}
@@ -191,11 +187,7 @@ class _Families:
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """Add the sample of a gauge or counter."""
-        family = self._by_name.get(name)
-        if family is None:
-            series = _HELP[name]
-            kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-            family = self._by_name[name] = kind(name, series.help, labels=series.labels)
+        family = self._family(name)
         assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
         family.add_metric(labels, float(value))
 
@@ -203,13 +195,15 @@ class _Families:
         self, name: str, buckets: list[tuple[str, float]], total: float, *labels: str
     ) -> None:
         """Add a histogram by its cumulative counts."""
-        family = self._by_name.get(name)
-        if family is None:
-            series = _HELP[name]
-            family = HistogramMetricFamily(name, series.help, labels=series.labels)
-            self._by_name[name] = family
+        family = self._family(name)
         assert isinstance(family, HistogramMetricFamily)
         family.add_metric(labels, buckets, total)
+
+    def _family(self, name: str) -> Metric:
+        if name not in self._by_name:
+            series = _HELP[name]
+            self._by_name[name] = _KINDS[series.kind](name, series.help, labels=series.labels)
+        return self._by_name[name]
 
     def families(self) -> Iterator[Metric]:
         """Yield the series with samples, in the order of the table."""
@@ -287,14 +281,11 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
 
 def _describe_queues(out: _Families, view: GroupView) -> None:
     for queue in view.user_queues:
-        each, labels = view.queues[queue], (view.snapshot.group, *_labels_of(queue))
+        labels = view.snapshot.group, queue.topic, queue.broker_name, str(queue.queue_id)
+        each = view.queues[queue]
         if not view.ownership.is_by_message:
             out.set("sparrowmq_queue_owners", len(each.owners), *labels)
         for client_id, count in sorted(Counter(each.owner_ids).items()):
             out.set("sparrowmq_queue_owner", count, *labels, client_id)
         if each.lag is not None:
             out.set("sparrowmq_queue_lag", each.lag, *labels)
-
-
-def _labels_of(queue: MessageQueue) -> tuple[str, str, str]:
-    return queue.topic, queue.broker_name, str(queue.queue_id)

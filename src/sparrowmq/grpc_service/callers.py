@@ -30,12 +30,14 @@ class Caller(NamedTuple):
         address: its address as `ip:port`.
         language: the language that it names, OTHER for one without a code.
         credentials: its account, whose signature was checked; None without access control.
+        version: the version of the client's library, as it names it.
     """
 
     client_id: str
     address: str
     language: LanguageCode
     credentials: Credentials | None
+    version: str = ""
 
 
 def identify(metadata: Mapping[str, str], peer: str, access: AccessControl | None) -> Caller:
@@ -57,7 +59,8 @@ def identify(metadata: Mapping[str, str], peer: str, access: AccessControl | Non
     address = _address_of(peer)
     credentials = None if access is None else _authenticate(metadata, address, access)
     language = _LANGUAGES.get(metadata.get("x-mq-language", "").upper(), LanguageCode.OTHER)
-    return Caller(client_id, address, language, credentials)
+    version = metadata.get("x-mq-client-version", "").strip()
+    return Caller(client_id, address, language, credentials, version)
 
 
 _LANGUAGES = {language.name: language for language in LanguageCode} | {

@@ -8,7 +8,7 @@ the remoting protocol. Tests: test_server.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -102,12 +102,17 @@ class Client:
 
 
 class Clients:
-    """The table of clients. A client of another account is another client."""
+    """The table of clients. A client of another account is another client.
+
+    Attributes:
+        kept: what goes on when its call has ended.
+    """
 
     def __init__(self, broker: BrokerPort) -> None:
         self._broker = broker
         self._clients: dict[tuple[str, str], Client] = {}
         self._stream_count = 0
+        self.kept: set[asyncio.Future[None]] = set()
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -123,6 +128,13 @@ class Clients:
     def known(self, caller: Caller) -> Client | None:
         """Return the client of a caller, None if it has neither connection nor stream."""
         return self._clients.get(_key(caller))
+
+    def keep(self, work: Awaitable[None]) -> asyncio.Future[None]:
+        """Do work that goes on when its call has ended."""
+        future = asyncio.ensure_future(work)
+        self.kept.add(future)
+        future.add_done_callback(self.kept.discard)
+        return future
 
     async def ask(
         self,

@@ -106,7 +106,11 @@ def find_born_ms(system: SystemProperties) -> int | None:
     if not system.HasField("born_timestamp"):
         return None
     born_ms = to_ms(system.born_timestamp)
-    return born_ms if _TIMESTAMP_MS_MIN <= born_ms <= _TIMESTAMP_MS_MAX else None
+    return born_ms if _is_instant(born_ms) else None
+
+
+def _is_instant(timestamp_ms: int) -> bool:
+    return _TIMESTAMP_MS_MIN <= timestamp_ms <= _TIMESTAMP_MS_MAX
 
 
 def to_message(stored: MessageExt, *, topic: str, receipt_handle: str | None = None) -> Message:
@@ -118,6 +122,8 @@ def to_message(stored: MessageExt, *, topic: str, receipt_handle: str | None = N
     """
     # Most of the look-ups find nothing, which takes a mapping of the stored text an error each.
     properties = dict(stored.properties)
+    # Clients of the remoting protocol write any number.
+    born_ms = stored.born_timestamp_ms
     digest = Digest(type=DigestType.MD5, checksum=md5(stored.body).hexdigest().upper())
     system = SystemProperties(
         tag=properties.get(PROPERTY_TAGS),
@@ -126,7 +132,7 @@ def to_message(stored: MessageExt, *, topic: str, receipt_handle: str | None = N
         body_digest=digest,
         body_encoding=Encoding.IDENTITY,
         message_type=_stored_type(properties),
-        born_timestamp=to_timestamp(stored.born_timestamp_ms),
+        born_timestamp=to_timestamp(born_ms) if _is_instant(born_ms) else None,
         born_host=properties.get(PROPERTY_BORN_HOST, stored.born_host),
         store_timestamp=to_timestamp(stored.store_timestamp_ms),
         store_host=stored.store_host,

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple
 
+from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import check_group, check_topic
 from sparrowmq.grpc_service.client_table import (
@@ -46,7 +47,6 @@ from sparrowmq.grpc_service.receipts import (
 )
 from sparrowmq.grpc_service.renewals import RENEWED_MS, Renewals
 from sparrowmq.grpc_service.statuses import Rejected, check_answer, common_status, ok
-from sparrowmq.model import MessageExt
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import decode_header, encode_header
@@ -57,8 +57,10 @@ from sparrowmq.protocol.pop_handle import (
     PopMessageResponseHeader,
     decode_popped,
     handle_of,
+    split_popped,
     start_offsets,
 )
+from sparrowmq.protocol.record import decode_message
 
 # ProxyConfig of 5.5.0.
 POLLING_MS_MIN, POLLING_MS_MAX = 5_000, 20_000
@@ -66,12 +68,16 @@ INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 10_000, 12 * 3_600_000
 ACKS_MAX = 1_024
 # Messages whose receiver has gone meanwhile are visible again after this.
 UNSENT_MS = 1_000
+# Earlier clients do not know ILLEGAL_POLLING_TIME.
+_POLLING_TIME_VERSION = "5.0.3"
 _ALL_QUEUES = -1
 _NONE_FOUND = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 
 
 class _Received(NamedTuple):
-    message: MessageExt
+    """A message of a pop. Inflated, those of one answer may have 512 MiB together."""
+
+    record: bytes
     receipt: Receipt
 
 
@@ -94,8 +100,6 @@ class ReceiveService:
         self._clients = clients
         self._renewals = renewals
         self._timestamp_ms = timestamp_ms
-        # What goes on when its call has ended.
-        self._left: set[asyncio.Future[None]] = set()
 
     async def receive(
         self, caller: Caller, request: ReceiveMessageRequest, remaining_s: float | None
@@ -115,7 +119,7 @@ class ReceiveService:
         except asyncio.CancelledError:
             # Otherwise the next message would come here, and to others a second later.
             given_up.set_result(None)
-            self._keep(self._release(caller, popping))
+            self._clients.keep(self._release(caller, popping))
             raise
         at = 0
         try:
@@ -123,14 +127,15 @@ class ReceiveService:
             if not received:
                 status = Status(code=Code.MESSAGE_NOT_FOUND, message="no message came")
             yield ReceiveMessageResponse(status=status)
-            for message, receipt in received:
-                found = to_message(message, topic=receipt.topic, receipt_handle=receipt.text)
-                if request.auto_renew:
-                    self._renewals.add(caller, receipt)
-                yield ReceiveMessageResponse(message=found)
+            for record, receipt in received:
+                for message in decode_popped(record, broker_name=self._broker.broker_name):
+                    found = to_message(message, topic=receipt.topic, receipt_handle=receipt.text)
+                    if request.auto_renew:
+                        self._renewals.add(caller, receipt)
+                    yield ReceiveMessageResponse(message=found)
                 at += 1
         except (asyncio.CancelledError, GeneratorExit):
-            self._keep(self._release_all(caller, received[at:]))
+            self._clients.keep(self._release_all(caller, received[at:]))
             raise
         yield ReceiveMessageResponse(delivery_timestamp=to_timestamp(self._timestamp_ms()))
 
@@ -151,7 +156,7 @@ class ReceiveService:
             queue_id=_ALL_QUEUES,
             max_msg_nums=min(max(1, request.batch_size), POP_COUNT_MAX),
             invisible_time_ms=invisible_ms,
-            poll_time_ms=_polling_ms(request, remaining_s, answer_ms),
+            poll_time_ms=_polling_ms(request, remaining_s, answer_ms, version=caller.version),
             born_timestamp_ms=self._timestamp_ms(),
             init_mode=INIT_MAX,
             exp_type="SQL92" if wanted.type == FilterType.SQL else "TAG",
@@ -174,10 +179,15 @@ class ReceiveService:
         name = self._broker.broker_name
         group, topic = header.consumer_group, header.topic
         received: list[_Received] = []
-        for message in decode_popped(answer.body or b"", broker_name=name):
+        for record in split_popped(answer.body or b""):
+            try:
+                message = decode_message(record, 0, broker_name=name, hosts={})
+            except RemoteProtocolError:
+                # It stays invisible, and the broker passes it over when it is popped again.
+                continue
             handle = handle_of(message, found, starts, address=name)
             receipt = Receipt(group, topic, handle, message.commit_log_position)
-            received.append(_Received(message, receipt))
+            received.append(_Received(record, receipt))
         return received
 
     async def _release(self, caller: Caller, popping: Awaitable[list[_Received]]) -> None:
@@ -204,12 +214,6 @@ class ReceiveService:
             except Rejected:
                 # It comes again after its whole time.
                 continue
-
-    def _keep(self, work: Awaitable[None]) -> asyncio.Future[None]:
-        future = asyncio.ensure_future(work)
-        self._left.add(future)
-        future.add_done_callback(self._left.discard)
-        return future
 
     async def acknowledge(self, caller: Caller, request: AckMessageRequest) -> AckMessageResponse:
         """Finish messages; the answer has an entry for each."""
@@ -268,7 +272,7 @@ class ReceiveService:
         group, topic = check_group(request.group), check_topic(request.topic)
         receipt = parse_receipt(group, topic, request.receipt_handle)
         # A client whose deadline is over would repeat a half of it, and have two dead letters.
-        await asyncio.shield(self._keep(self._give_up(caller, receipt, request.message_id)))
+        await asyncio.shield(self._clients.keep(self._give_up(caller, receipt, request.message_id)))
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
 
     async def _give_up(self, caller: Caller, receipt: Receipt, message_id: str) -> None:
@@ -287,12 +291,15 @@ def _check_invisible(invisible_ms: int, least_ms: int) -> int:
     return invisible_ms
 
 
-def _polling_ms(request: ReceiveMessageRequest, remaining_s: float | None, answer_ms: int) -> int:
+def _polling_ms(
+    request: ReceiveMessageRequest, remaining_s: float | None, answer_ms: int, *, version: str
+) -> int:
     """Return how long a receive waits, within the call's deadline.
 
     Args:
         answer_ms: what the client adds to its own wait for the deadline. Go's SimpleConsumer names
             no wait, so half of this is left for the answer, as by Apache's proxy.
+        version: the client's version.
 
     Raises: Rejected.
     """
@@ -309,5 +316,7 @@ def _polling_ms(request: ReceiveMessageRequest, remaining_s: float | None, answe
             f"the call's deadline is in {remaining_ms} ms; a receive waits for at least "
             f"{POLLING_MS_MIN} ms"
         )
-        raise Rejected(Code.ILLEGAL_POLLING_TIME, text)
+        # Compared as texts, as by Apache's proxy.
+        is_known = version >= _POLLING_TIME_VERSION
+        raise Rejected(Code.ILLEGAL_POLLING_TIME if is_known else Code.BAD_REQUEST, text)
     return remaining_ms

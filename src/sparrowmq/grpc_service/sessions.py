@@ -7,6 +7,7 @@ Tests: test_server.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from msgspec import UNSET
@@ -177,6 +178,13 @@ class Sessions:
         client = self._clients.known(caller)
         if client is None:
             return NotifyClientTerminationResponse(status=ok())
+        # A client that ends has short deadlines, and nobody repeats the call.
+        await asyncio.shield(self._clients.keep(self._end(client, caller, request)))
+        return NotifyClientTerminationResponse(status=ok())
+
+    async def _end(
+        self, client: Client, caller: Caller, request: NotifyClientTerminationRequest
+    ) -> None:
         await self._renewals.release(client)
         if request.HasField("group") and request.group.name:
             header = UnregisterClientRequestHeader(
@@ -187,7 +195,6 @@ class Sessions:
             )
             await self._clients.ask_well(caller, asked)
         self._clients.forget(client)
-        return NotifyClientTerminationResponse(status=ok())
 
 
 async def register_producer(clients: Clients, caller: Caller, topic: str) -> None:

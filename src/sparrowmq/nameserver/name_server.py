@@ -367,24 +367,17 @@ def delete_topic(server: NameServer, request: Request) -> Sequence[Output]:
     return answer(request)
 
 
-def wipe_write_perm(server: NameServer, request: Request) -> Sequence[Output]:
-    """Take all topics of a broker the write permission: producers stop sending to the broker."""
-    header = decode_header(WipeWritePermOfBrokerRequestHeader, request.command.ext_fields)
-    count = server.routes.set_write_perm(header.broker_name, may_write=False)
-    return answer(
-        request,
-        ext_fields=encode_header(WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count)),
-    )
+def set_write_perm(server: NameServer, request: Request) -> Sequence[Output]:
+    """Take all topics of a broker the write permission, or give it again, by the code.
 
-
-def add_write_perm(server: NameServer, request: Request) -> Sequence[Output]:
-    """Give all topics of a broker the write permission again."""
+    Producers stop sending to a broker without it.
+    """
     header = decode_header(WipeWritePermOfBrokerRequestHeader, request.command.ext_fields)
-    count = server.routes.set_write_perm(header.broker_name, may_write=True)
-    return answer(
-        request,
-        ext_fields=encode_header(AddWritePermOfBrokerResponseHeader(add_topic_count=count)),
-    )
+    may_write = request.command.code == RequestCode.ADD_WRITE_PERM_OF_BROKER
+    count = server.routes.set_write_perm(header.broker_name, may_write=may_write)
+    wiped = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count)
+    added = AddWritePermOfBrokerResponseHeader(add_topic_count=count)
+    return answer(request, ext_fields=encode_header(added if may_write else wiped))
 
 
 def put_kv(server: NameServer, request: Request) -> Sequence[Output]:
@@ -452,8 +445,8 @@ PROCESSORS: Mapping[int, Processor[NameServer]] = MappingProxyType(
         RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: unit_topics,
         RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: unit_topics,
         RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm,
-        RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER: set_write_perm,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER: set_write_perm,
         RequestCode.PUT_KV_CONFIG: put_kv,
         RequestCode.GET_KV_CONFIG: get_kv,
         RequestCode.DELETE_KV_CONFIG: delete_kv,

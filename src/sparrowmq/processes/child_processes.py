@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -137,7 +137,7 @@ class ChildProcesses:
         traceback: TracebackType | None,
     ) -> None:
         """End everything: ask, wait, kill, reap. Another Ctrl-C does not cut this short."""
-        with _ignoring_signals():
+        with _handling_signals(signal.SIG_IGN):
             self.end_all()
             self._notify_keeper("bye")
             if self._keeper is not None and self._keeper.stdin is not None:
@@ -237,10 +237,6 @@ def _postponing_signals() -> Generator[None]:
         yield
     if arrived:
         signal.raise_signal(arrived[0])
-
-
-def _ignoring_signals() -> AbstractContextManager[None]:
-    return _handling_signals(signal.SIG_IGN)
 
 
 @contextmanager

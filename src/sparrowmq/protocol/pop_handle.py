@@ -23,7 +23,7 @@ Tests: test_pop_handle.py.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -442,6 +442,16 @@ def decode_popped(body: bytes, *, broker_name: str) -> list[MessageExt]:
             size = int.from_bytes(body[at : at + 4])
             at += size if size >= HEAD_SIZE else len(body)
     return messages
+
+
+def split_popped(body: bytes) -> Iterator[bytes]:
+    """Yield the records of an answer; behind one whose size is damaged too, the rest is one."""
+    at = 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4])
+        end = at + size if size >= HEAD_SIZE else len(body)
+        yield body[at:end]
+        at = end
 
 
 def start_offsets(answer: PopMessageResponseHeader) -> dict[tuple[str, int], int]:

@@ -70,7 +70,8 @@ def line_chart(
     points = [point for one in series for point in one.points]
     low = min((x for x, _ in points), default=0.0)
     name_width = max((text_width(one.name) for one in series), default=0.0)
-    x_scale = Scale(low, _max_x(points), _LEFT, WIDTH - name_width - 16)
+    high = max((x for x, _ in points), default=1.0)
+    x_scale = Scale(low, high, _LEFT, WIDTH - name_width - 16)
     top = marks_height(marks, x_scale) + _NAME_HEIGHT
     area = Area(x_scale.begin, top, x_scale.end, top + _PLOT_HEIGHT)
     y_high = round_up(max((y for _, y in points), default=0.0))
@@ -85,10 +86,6 @@ def line_chart(
         title=title,
         description=description,
     )
-
-
-def _max_x(points: Sequence[tuple[float, float]]) -> float:
-    return max((x for x, _ in points), default=1.0)
 
 
 def _draw_all(series: Sequence[Series], x_scale: Scale, y_scale: Scale) -> list[Markup]:

@@ -181,17 +181,8 @@ class SimulatedCluster:
         self.members: list[MemberHost] = []
         self.producers: list[ProducerHost] = []
         self.transactions: list[TransactionHost] = []
-        self.pop_users = PopUsers(
-            self.timeline,
-            self.network,
-            self.trace,
-            self.checkers.pops,
-            make_dice("pop users"),
-            make_name_servers=self._world.make_name_servers,
-            topic=TOPIC,
-            brokers=[broker.name for broker in self.brokers],
-            on_failure=self.checkers.note_failure,
-        )
+        brokers = [broker.name for broker in self.brokers]
+        self.pop_users = PopUsers(self._world, make_dice("pop users"), topic=TOPIC, brokers=brokers)
         self._make_dice = make_dice
         self._member_number = 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -80,30 +81,25 @@ class SimulatedServer(RemotingServer):
         link.connection_made(_EndTransport(end, link, port=self._port))
 
 
+@dataclass(slots=True, eq=False)
 class _Watched:
     """A machine with an observer that gets every command first, and every close."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        on_request: Callable[[Connection, RemotingCommand], None],
-        on_closed: Callable[[Connection], None],
-    ) -> None:
-        self._machine = machine
-        self._on_request = on_request
-        self._on_closed = on_closed
+    machine: Machine
+    on_request: Callable[[Connection, RemotingCommand], None]
+    on_closed: Callable[[Connection], None]
 
     def connection_closed(
         self, connection: Connection, *, now_ms: int, timestamp_ms: int
     ) -> Sequence[Output]:
-        self._on_closed(connection)
-        return self._machine.connection_closed(connection, now_ms=now_ms, timestamp_ms=timestamp_ms)
+        self.on_closed(connection)
+        return self.machine.connection_closed(connection, now_ms=now_ms, timestamp_ms=timestamp_ms)
 
     def handle(
         self, command: RemotingCommand, connection: Connection, *, now_ms: int, timestamp_ms: int
     ) -> Sequence[Output]:
-        self._on_request(connection, command)
-        return self._machine.handle(command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms)
+        self.on_request(connection, command)
+        return self.machine.handle(command, connection, now_ms=now_ms, timestamp_ms=timestamp_ms)
 
 
 class _ProcessWorld:

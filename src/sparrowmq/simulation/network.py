@@ -50,8 +50,8 @@ class End:
         self.is_dialling = is_dialling
         self.peer: End = self
         self.is_closed = False
-        self.on_data: Callable[[bytes], None] = _ignore_data
-        self.on_closed: Callable[[str], None] = _ignore_reason
+        self.on_data: Callable[[bytes], None] = lambda _: None
+        self.on_closed: Callable[[str], None] = lambda _: None
         # The arrival of the last written bytes at the peer; later bytes do not overtake them.
         self.arrival_ms = 0
         # The bytes, or the reason of a close, that wait for the end of a cut.
@@ -320,11 +320,3 @@ def _take(end: End, data: bytes) -> None:
 def _announce_closed(end: End, reason: str) -> None:
     # Looked up at the call: a frozen process may not have opened its side before.
     end.on_closed(reason)
-
-
-def _ignore_data(_: bytes) -> None:
-    pass
-
-
-def _ignore_reason(_: str) -> None:
-    pass

@@ -6,14 +6,13 @@ Tests: test_pop_mutations.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from sparrowmq.calling.effects import Invoke, Operation, sleep
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.member_events import begin_leaving
-from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.pop import (
     PopSource,
     acknowledge,
@@ -34,11 +33,9 @@ from sparrowmq.protocol.pop_handle import INIT_MIN, PopMessageRequestHeader
 from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.simulation.dice import Dice
 from sparrowmq.simulation.driver import Later, SimulatedDriver
-from sparrowmq.simulation.event_log import Trace
-from sparrowmq.simulation.network import Network
-from sparrowmq.simulation.pop_ledger import MessagePlace, PopLedger
+from sparrowmq.simulation.pop_ledger import MessagePlace
 from sparrowmq.simulation.process import Process
-from sparrowmq.simulation.virtual_time import START_MS, START_TIMESTAMP_MS, Timeline
+from sparrowmq.simulation.surroundings import Surroundings
 
 POP_GROUP, ORDER_GROUP = "GID_pop", "GID_pop_order"
 RETRIES_MAX = 2
@@ -67,34 +64,15 @@ class PopUsers:
     """All users of a run.
 
     Args:
-        ledgers: by group.
         dice: all choices are its.
-        make_name_servers: makes the list of name servers of a user.
         brokers: the names of the brokers.
     """
 
-    def __init__(
-        self,
-        timeline: Timeline,
-        network: Network,
-        trace: Trace,
-        ledgers: Mapping[str, PopLedger],
-        dice: Dice,
-        *,
-        make_name_servers: Callable[[], NameServers],
-        topic: str,
-        brokers: list[str],
-        on_failure: Callable[[str, BaseException], None],
-    ) -> None:
-        self._timeline = timeline
-        self._network = network
-        self._trace = trace
-        self._ledgers = ledgers
+    def __init__(self, world: Surroundings, dice: Dice, *, topic: str, brokers: list[str]) -> None:
+        self._world = world
         self._dice = dice
-        self._make_name_servers = make_name_servers
         self._topic = topic
         self._brokers = brokers
-        self._on_failure = on_failure
         self._is_healed = False
         self._number = 0
 
@@ -109,36 +87,31 @@ class PopUsers:
         self._is_healed = True
 
     def _come_in(self, delay_ms: int, run: Callable[[Process, SimulatedDriver], None]) -> None:
-        self._timeline.call_in(delay_ms, partial(self._come, run))
+        self._world.timeline.call_in(delay_ms, partial(self._come, run))
 
     def _come(self, run: Callable[[Process, SimulatedDriver], None]) -> None:
         self._number += 1
-        process = Process(
-            f"popper-{self._number}",
-            f"10.0.5.{self._number}",
-            self._timeline,
-            timestamp_ms=START_TIMESTAMP_MS - START_MS,
-        )
-        driver = SimulatedDriver(process, self._network, on_failure=self._on_failure)
-        self._timeline.call_in(
-            int(self._dice.expovariate(1 / LIFE_MS)), partial(self._end, process, run)
-        )
+        world = self._world
+        process = world.start_process(f"popper-{self._number}", f"10.0.5.{self._number}")
+        driver = SimulatedDriver(process, world.network, on_failure=world.checkers.note_failure)
+        life_ms = int(self._dice.expovariate(1 / LIFE_MS))
+        world.timeline.call_in(life_ms, partial(self._end, process, run))
         run(process, driver)
 
     def _end(self, process: Process, run: Callable[[Process, SimulatedDriver], None]) -> None:
         if self._is_healed or not process.is_alive:
             return
-        self._trace.add(f"{process.name} is killed")
+        self._world.trace.add(f"{process.name} is killed")
         self._go(process, run)
 
     def _go(self, process: Process, run: Callable[[Process, SimulatedDriver], None]) -> None:
         """End a user's process, and let another come in its place."""
         process.kill()
-        self._network.drop_process(process)
+        self._world.network.drop_process(process)
         self._come_in(self._dice.randrange(50, PAUSE_MS_MAX), run)
 
     def _source(self, group: str) -> PopSource:
-        directory = Directory(name_servers=self._make_name_servers())
+        directory = Directory(name_servers=self._world.make_name_servers())
         every = parse_subscription(self._topic, "*", sub_version=0)
         return PopSource(directory, group, {self._topic: every}, INIT_MIN)
 
@@ -187,7 +160,7 @@ class PopUsers:
         for message in messages:
             # A user relies on what the client says.
             place = MessagePlace(message.queue, message.queue_offset)
-            self._ledgers[source.group].note_answered(place, is_ended=True)
+            self._world.checkers.pops[source.group].note_answered(place, is_ended=True)
 
     # --- push consumers ---------------------------------------------------------------------
 
@@ -201,7 +174,7 @@ class PopUsers:
                 consume_thread_count=self._dice.choice((1, 1, 4)),
                 consume_message_batch_max_size=self._dice.choice((1, 1, 4)),
             ),
-            name_servers=self._make_name_servers(),
+            name_servers=self._world.make_name_servers(),
             subscriptions={self._topic: parse_subscription(self._topic, "*", sub_version=0)},
             listener=self._make_listener(),
             callbacks=RebalanceCallbacks(),
@@ -210,7 +183,7 @@ class PopUsers:
 
         def left(_: object) -> None:
             if process.is_alive:
-                self._trace.add(f"{process.name} has left")
+                self._world.trace.add(f"{process.name} has left")
                 process.call_in(0, exit_process)
 
         def exit_process() -> None:

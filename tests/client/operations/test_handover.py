@@ -135,6 +135,28 @@ def test_request_for_a_lock_waits_at_the_broker_which_says_whether_we_stand_in(
     assert (asked, told["stands_in"]) == ([str(LOCK_WAIT_MS)], stands_in)
 
 
+@pytest.mark.parametrize("is_in_hand", [False, True])
+def test_lock_counts_from_the_sending_of_its_request(
+    subscriber: Subscriber, play: Any, is_in_hand: bool
+) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        run.now_ms += 700
+        return broker()(address, request)
+
+    run = play(answer)
+    begun_ms = run.now_ms
+    operation = (
+        regain(subscriber, Regain(OLD, 1, wants_lock=True, newest=None))
+        if is_in_hand
+        else acquire(subscriber, Acquire(OLD, 1, wants_lock=True))
+    )
+
+    run(operation)
+
+    ((_, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert told["lock_sent_ms"] == begun_ms
+
+
 @pytest.mark.parametrize(("queue", "offset"), [(OLD, MAX_OFFSET), (ADDED, 0)])
 def test_queue_that_was_added_while_we_consumed_begins_at_its_first_message(
     subscriber: Subscriber, play: Any, queue: MessageQueue, offset: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -394,11 +395,12 @@ def test_nothing_of_a_batch_is_sent_if_one_message_is_wrong(
     assert servers.sent == []
 
 
-def test_broker_that_does_not_answer_is_avoided_by_later_sends_if_asked_for(
-    play: Callable[[Handler], Play],
+@pytest.mark.parametrize("failure", [refused("b:1"), ResponseCode.SYSTEM_BUSY])
+def test_broker_that_does_not_answer_or_refuses_is_avoided_by_later_sends_if_asked_for(
+    play: Callable[[Handler], Play], failure: ConnectFailed | ResponseCode
 ) -> None:
     servers = Servers("a", "b", queues=1)
-    servers.failures = {"b:1": [refused("b:1")]}
+    servers.failures = {"b:1": [failure]}
     publisher = make_publisher(avoid_slow_brokers=True)
     played = play(servers)
 
@@ -410,6 +412,23 @@ def test_broker_that_does_not_answer_is_avoided_by_later_sends_if_asked_for(
     for _ in range(2):
         played(send(publisher, Message("T", b"x")))
     assert [address for address, _ in servers.sent].count("b:1") == 2
+
+
+def test_broker_that_refuses_a_message_for_good_is_not_avoided(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a", "b", queues=1)
+    servers.failures = {"b:1": [ResponseCode.MESSAGE_ILLEGAL]}
+    publisher = make_publisher(avoid_slow_brokers=True)
+    played = play(servers)
+
+    for _ in range(2):
+        with suppress(BrokerError):
+            played(send(publisher, Message("T", b"x")))
+    for _ in range(4):
+        played(send(publisher, Message("T", b"x")))
+
+    assert [address for address, _ in servers.sent].count("b:1") == 3
 
 
 def test_batch_of_several_sharding_keys_is_refused(play: Callable[[Handler], Play]) -> None:

@@ -106,6 +106,24 @@ def test_message_sent_as_a_new_one_keeps_its_origin_and_counts_on(play: Callable
     }
 
 
+def test_message_sent_as_a_new_one_once_more_keeps_its_first_topic_and_id(
+    play: Callable[..., Any],
+) -> None:
+    first = {"RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "O"}
+    message = msgspec.structs.replace(MESSAGE, topic="%RETRY%G", properties=first)
+    run = play(answer(ResponseCode.SUCCESS))
+
+    run(
+        send_again(
+            "c:1", "%RETRY%G", message=message, queue_id=0, max_reconsume_times=16, timestamp_ms=99
+        )
+    )
+
+    ((_, request),) = run.requests
+    header = decode_header(SendMessageRequestHeaderV2, request.ext_fields)
+    assert parse_properties(header.properties or "") == {**first, "DELAY": "5"}
+
+
 def test_messages_sent_as_new_ones_spread_over_the_retry_topic() -> None:
     queues = [MessageQueue("%RETRY%G", f"b{number % 5}", number // 5) for number in range(10)]
     messages = [msgspec.structs.replace(MESSAGE, queue_offset=offset) for offset in range(10)]

@@ -19,7 +19,7 @@ Source: PopMessageProcessor.java, AckMessageProcessor.java, ChangeInvisibleTimeP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
@@ -31,13 +31,8 @@ from sparrowmq.broker.message_filter import (
     MessageFilter,
     keep_matching,
 )
-from sparrowmq.broker.pop_changes import (
-    PopChange,
-    PopTable,
-    QueueKey,
-    decode_pop_changes,
-    encode_pop_changes,
-)
+from sparrowmq.broker.pop_changes import QueueKey
+from sparrowmq.broker.pop_log import note_moved, refuse_while_failing
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX, PopQueue
 from sparrowmq.broker.processors.offsets import begins_in_memory
 from sparrowmq.broker.processors.pull import (
@@ -57,7 +52,6 @@ from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.message import PROPERTY_TAGS
-from sparrowmq.model.names import POP_LOG_TOPIC
 from sparrowmq.protocol.bodies import TopicConfig, decode_body
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -81,7 +75,7 @@ from sparrowmq.protocol.pop_handle import (
     parse_handle,
 )
 from sparrowmq.protocol.properties import find_property
-from sparrowmq.protocol.record import Record, decode_record, scan_records
+from sparrowmq.protocol.record import decode_record, scan_records
 from sparrowmq.serving.connections import Connection, Output, Reply
 from sparrowmq.serving.requests import FAQ, Refusal, Request
 from sparrowmq.store.results import Dispatched, GetResult, GetStatus, PutStatus
@@ -93,13 +87,14 @@ WAITING_PER_PLACE_MAX = 1_024
 LATE_MS_MAX = 500
 # The bytes of one answer, unless one message alone has more: answers wait for the log in memory.
 POP_BYTES_MAX = 1 << 20
+# The queues in which one step of a pop begins for a new group: some 40 ms.
+BEGUN_AT_ONCE_MAX = 4_096
 # The messages of one tick whose time has come.
 DUE_PER_TICK = 10_000
-# A dead letter that the store cannot take is tried again after this.
+# Of these, the messages that become dead letters: some 50 ms.
+DEAD_LETTERS_PER_TICK = 1_000
+# A dead letter that the store cannot take, or that is one too many, is tried again after this.
 DEAD_LETTER_RETRY_MS = 1_000
-# The changes of one record of the log: some 400 KiB at most.
-CHANGES_PER_RECORD = 1_024
-_LOG_RECORDS_PER_READ, _LOG_BYTES_PER_READ = 1_024, 1 << 22
 ACKS_PER_BATCH_MAX = 1_024
 ACKED_PER_BATCH_MAX = ACKS_PER_BATCH_MAX * POP_COUNT_MAX
 
@@ -110,7 +105,8 @@ class _Taken(NamedTuple):
     Args:
         rest: how many messages of the visited queues are left to pop, as far as is known.
         counts: `orderCountInfo`.
-        is_cut: whether messages were passed over that the filter rejects, and more are to examine.
+        is_cut: whether messages were passed over that the filter rejects, or a new group has begun
+            in many queues, and more are to examine.
     """
 
     pop_timestamp_ms: int
@@ -141,12 +137,17 @@ class _Found(NamedTuple):
 
 
 class _Pop(NamedTuple):
-    """A pop that has passed the checks."""
+    """A pop that has passed the checks.
+
+    Args:
+        expression: that of the group's subscription then; None if the group had none.
+    """
 
     header: PopMessageRequestHeader
     topic: TopicConfig
     wanted: MessageFilter
     invisible_ms: int
+    expression: tuple[str, str] | None
 
 
 # --- POP_MESSAGE --------------------------------------------------------------------------------
@@ -158,16 +159,19 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
     timestamp_ms = request.timestamp_ms - state.pops.passed_ms
     age_ms = timestamp_ms - header.born_timestamp_ms
     if header.born_timestamp_ms > 0 and age_ms - header.poll_time_ms > LATE_MS_MAX:
-        # To its sender it looks as if there were no messages.
-        raise state.refusal(
+        refusal = state.refusal(
             BrokerRefusal.LATE_POP,
             request,
             ResponseCode.POLLING_TIMEOUT,
             f"the broker[{state.config.address}] pop message is timeout too much: group "
             f"{header.consumer_group!r} sent it {age_ms} ms ago by its clock, which may be behind",
         )
+        # To its sender it looks as if there were no messages. Java's client wants all fields of
+        # this answer, unless it has no set of fields.
+        refusal.ext_fields = None
+        raise refusal
     checked = _check(state, request, header)
-    _refuse_while_failing(state)
+    refuse_while_failing(state)
     state.pops.note_pop(header.consumer_group, header.topic, now_ms=request.now_ms)
     taken = _take(state, checked, now_ms=request.now_ms, timestamp_ms=request.timestamp_ms)
     if taken.queues or request.command.is_oneway:
@@ -195,7 +199,7 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
 
 def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
     """Answer a pop that waited, unless there is nothing for it yet."""
-    _refuse_while_failing(state)
+    refuse_while_failing(state)
     # Group and topic may be deleted or closed by now, or the topic has fewer queues. A pop that
     # waited makes no group again.
     header = checked.header
@@ -203,6 +207,10 @@ def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[
     checked = checked._replace(
         topic=find_queues(state, held.connection, header.topic, header.queue_id)
     )
+    newest = _find_expression(state, header.consumer_group, header.topic)
+    if newest is not None and checked.expression not in (None, newest):
+        # It would pass over what the newest filter selects. Its consumer asks again, with its own.
+        return _give_up(state, held)
     taken = _take(state, checked, now_ms=state.now_ms, timestamp_ms=state.timestamp_ms)
     if taken.queues:
         return _answer(state, held.connection, held.command, checked, taken)
@@ -277,16 +285,15 @@ def _check(state: BrokerState, request: Request, header: PopMessageRequestHeader
     check_way(state, request, group, name)
     invisible_ms = min(max(header.invisible_time_ms, 0), INVISIBLE_MS_MAX)
     wanted = given_filter(name, header.exp, sub_version=0, expression_type=header.exp_type)
-    return _Pop(header, topic, wanted, invisible_ms)
+    return _Pop(header, topic, wanted, invisible_ms, _find_expression(state, group, name))
 
 
-def _refuse_while_failing(state: BrokerState) -> None:
-    """Refuse changes that the log could not take: each would wait in memory."""
-    if state.is_pop_log_failing:
-        raise Refusal(
-            ResponseCode.SERVICE_NOT_AVAILABLE,
-            f"the pop log cannot be written: {state.store.obstacle}",
-        )
+def _find_expression(state: BrokerState, group: str, topic: str) -> tuple[str, str] | None:
+    found = state.consumers.find(group)
+    subscription = None if found is None else found.subscriptions.get(topic)
+    if subscription is None:
+        return None
+    return subscription.data.sub_string, subscription.data.expression_type
 
 
 # --- taking messages ----------------------------------------------------------------------------
@@ -294,13 +301,14 @@ def _refuse_while_failing(state: BrokerState) -> None:
 
 def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) -> _Taken:
     """Make up to the asked number of messages invisible, from one queue or in turn from all."""
-    _note_moved(state)
+    note_moved(state)
     header = checked.header
     found: list[_Found] = []
     left, left_bytes, rest, is_cut = header.max_msg_nums, POP_BYTES_MAX, 0, False
-    named = _queue_ids(state, checked)
-    for queue_id in without_finished(state, header.consumer_group, header.topic, named):
-        key = QueueKey(header.consumer_group, header.topic, queue_id)
+    place, named = (header.consumer_group, header.topic), _queue_ids(state, checked)
+    begun_max = len(state.offsets.queues(*place)) + BEGUN_AT_ONCE_MAX
+    for queue_id in without_finished(state, *place, named):
+        key = QueueKey(*place, queue_id)
         read = _read_queue(
             state, checked, key, count_max=left, bytes_max=left_bytes, is_first=not found
         )
@@ -311,6 +319,9 @@ def _take(state: BrokerState, checked: _Pop, *, now_ms: int, timestamp_ms: int) 
             left -= len(read.offsets)
             left_bytes -= len(read.new) + sum(map(len, read.again))
         if left <= 0 or left_bytes <= 0:
+            break
+        if len(state.offsets.queues(*place)) >= begun_max:
+            is_cut = True
             break
     pop_timestamp_ms = _pop_time(state, found, timestamp_ms)
     taken = _Taken(pop_timestamp_ms, [], [], max(0, rest), [], is_cut)
@@ -528,6 +539,14 @@ def _finish(state: BrokerState, queue: PopQueue, offsets: list[int]) -> None:
     _commit(state, queue)
 
 
+def _end(state: BrokerState, queue: PopQueue, offsets: list[int]) -> None:
+    """End messages in flight, and wake a pop that waited for their end or for their room."""
+    had_room = state.pops.room(queue) > 0
+    _finish(state, queue, offsets)
+    if not (had_room and queue.is_blocked):
+        wake_waiting(state, queue.key.group, queue.key.topic, queue.key.queue_id)
+
+
 def _commit(state: BrokerState, queue: PopQueue) -> None:
     """Commit the offset of the first message in flight, or else of the next message."""
     key, offset = queue.key, queue.commit_offset
@@ -551,8 +570,7 @@ def ack(state: BrokerState, request: Request) -> Sequence[Output]:
     header = decode_header(AckMessageRequestHeader, request.command.ext_fields)
     queue = _find_flight(state, request, header)
     if queue is not None:
-        _finish(state, queue, [header.offset])
-        _wake_in_order(state, queue)
+        _end(state, queue, [header.offset])
     return _confirm(state, request, {})
 
 
@@ -575,8 +593,8 @@ def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"more than {ACKED_PER_BATCH_MAX} messages in one batch of acknowledgements",
             )
-    _note_moved(state)
-    _refuse_while_failing(state)
+    note_moved(state)
+    refuse_while_failing(state)
     left_out: dict[int, list[int]] = {}
     for number, (each, offsets) in enumerate(acked):
         queue = state.pops.find(each.consumer_group, each.topic, each.queue_id)
@@ -584,8 +602,7 @@ def ack_batch(state: BrokerState, request: Request) -> Sequence[Output]:
         if others:
             left_out[number] = others
         if queue is not None and ended:
-            _finish(state, queue, ended)
-            _wake_in_order(state, queue)
+            _end(state, queue, ended)
     header = BatchAckResponseHeader(left_out=encode_left_out(left_out))
     return _confirm(state, request, encode_header(header))
 
@@ -646,7 +663,7 @@ def _find_flight(
 
     Raises: Refusal for a handle that is not that of a message in flight.
     """
-    _note_moved(state)
+    note_moved(state)
     topic = state.topics.find(header.topic)
     if topic is None:
         raise Refusal(
@@ -661,7 +678,7 @@ def _find_flight(
             f"queueId[{queue_id}] is illegal, topic:[{header.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
         )
-    _refuse_while_failing(state)
+    refuse_while_failing(state)
     try:
         handle = parse_handle(header.extra_info)
     except ProtocolError as error:
@@ -702,7 +719,6 @@ def _gone(header: AckMessageRequestHeader) -> Refusal:
         f"the handle is not that of message {header.offset} of topic {header.topic} "
         f"queueId[{header.queue_id}] for group {header.consumer_group}: its time was over and it "
         "was popped again, its time was changed, or it is finished",
-        ext_fields={},
     )
 
 
@@ -713,72 +729,25 @@ def _confirm(state: BrokerState, request: Request, fields: dict[str, str]) -> Se
     return ()
 
 
-# --- the log, times and wake-ups ----------------------------------------------------------------
-
-
-def log_changes(state: BrokerState, *, now_ms: int) -> list[Output]:
-    """Append the changes of a turn to the pop log, and hold their answers until it has them."""
-    _note_moved(state)
-    replies, state.awaiting_pop_log = state.awaiting_pop_log, []
-    if not replies and not state.pops.has_changes:
-        return []
-    changes = state.pops.peek_changes()
-    position, outputs = state.store.appended_position, list[Output]()
-    state.is_pop_log_failing = False
-    for at in range(0, len(changes), CHANGES_PER_RECORD):
-        record = Record(
-            topic=POP_LOG_TOPIC,
-            queue_id=0,
-            body=encode_pop_changes(changes[at : at + CHANGES_PER_RECORD]),
-            born_timestamp_ms=state.timestamp_ms,
-            born_host=state.store_host,
-            store_host=state.store_host,
-        )
-        result = state.store.append(record, timestamp_ms=state.timestamp_ms)
-        if result.status is not PutStatus.PUT_OK:
-            state.is_pop_log_failing = True
-            for reply in replies:
-                reply.command.code = ResponseCode.SERVICE_NOT_AVAILABLE
-                reply.command.remark = f"{result.status.name}: {result.remark}"
-                reply.command.body = None
-            return [*replies]
-        position = result.end_position
-        state.pop_log_offset = result.queue_offset + 1
-    for reply in replies:
-        outputs += state.pending.add(
-            reply, position=position, waits_for_flush=state.config.is_sync, now_ms=now_ms
-        )
-    return outputs
-
-
-def note_logged(state: BrokerState, *, is_written: bool, now_ms: int) -> None:
-    """Note whether the log has the changes of the turn; if not, the next turn appends them."""
-    if not state.pops.has_changes or state.is_pop_log_failing:
-        return
-    if is_written:
-        state.pops.changes_logged(state.pop_log_offset, now_ms=now_ms)
-    else:
-        state.is_pop_log_failing = True
-
-
-def _note_moved(state: BrokerState) -> None:
-    """Let groups go on at offsets that a tool, a reset or a pull has set."""
-    for (group, topic, queue_id), offset in state.offsets.take_moved().items():
-        state.pops.move(QueueKey(group, topic, queue_id), offset)
+# --- times and wake-ups ------------------------------------------------------------------------
 
 
 def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
     """Make messages ready whose time has come; those of too many attempts become dead letters."""
-    _note_moved(state)
+    note_moved(state)
     state.pops.read_error = None
-    woken = set[QueueKey]()
+    woken, letter_count = set[QueueKey](), 0
     for queue, offset in state.pops.take_due(now_ms, DUE_PER_TICK):
         group = state.groups.find(queue.key.group)
         times = queue.flights[offset].next_times
         if group is None or times <= group.retry_max_times:
             state.pops.show(queue, offset)
             woken.add(queue.key)
-        elif _put_dead_letter(state, queue, offset, timestamp_ms=timestamp_ms):
+            continue
+        letter_count += 1
+        if letter_count <= DEAD_LETTERS_PER_TICK and _put_dead_letter(
+            state, queue, offset, timestamp_ms=timestamp_ms
+        ):
             _finish(state, queue, [offset])
             woken.add(queue.key)
         else:
@@ -793,10 +762,9 @@ def show_due(state: BrokerState, *, now_ms: int, timestamp_ms: int) -> None:
 
 def forget_expired(state: BrokerState) -> None:
     """End messages in flight that have expired; call it every few seconds."""
-    _note_moved(state)
+    note_moved(state)
     for queue, offsets in state.pops.find_expired(state.store.queues.min_offset):
-        _finish(state, queue, offsets)
-        _wake_in_order(state, queue)
+        _end(state, queue, offsets)
 
 
 def _put_dead_letter(
@@ -829,12 +797,6 @@ def wake(state: BrokerState, dispatched: Iterable[Dispatched]) -> None:
                 state.holds.wake_first(place, tags_codes=item.tags_codes)
 
 
-def _wake_in_order(state: BrokerState, queue: PopQueue) -> None:
-    """Wake a pop in order that waited for the end of the messages before."""
-    if not queue.is_blocked:
-        wake_waiting(state, queue.key.group, queue.key.topic, queue.key.queue_id)
-
-
 def forget_connection(state: BrokerState, connection: Connection) -> None:
     """Wake other pops in the place of those of a closed connection, which may have been woken."""
     for place in state.pops.forget_waiting(connection):
@@ -844,55 +806,9 @@ def forget_connection(state: BrokerState, connection: Connection) -> None:
 def give_up(state: BrokerState, connection: Connection, opaque: int) -> Sequence[Output]:
     """Answer a waiting pop without messages, and let others have what may have woken it."""
     held = state.holds.take(connection, opaque)
-    if held is None:
-        return ()
+    return () if held is None else _give_up(state, held)
+
+
+def _give_up(state: BrokerState, held: HeldPull) -> Sequence[Output]:
     state.holds.wake_first(held.place)
-    return [Reply(connection, response_to(held.command, ResponseCode.POLLING_TIMEOUT))]
-
-
-def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_ms: int) -> None:
-    """Load the saved table and the pop log's records after it."""
-    queues = state.store.queues
-    end = queues.max_offset(POP_LOG_TOPIC, 0)
-    table = table or PopTable()
-    begin = min(table.log_offset, end)
-    state.pop_log_offset = end
-    committed = state.pops.load(
-        table,
-        _read_log(state, begin, end),
-        log_offset=end,
-        now_ms=now_ms,
-        timestamp_ms=timestamp_ms,
-        end_of=queues.max_offset,
-    )
-    for key, offset in committed.items():
-        if offset is not None:
-            state.offsets.commit_popped(key.group, key.topic, key.queue_id, offset=offset)
-
-
-def _read_log(state: BrokerState, offset: int, end: int) -> Iterator[PopChange]:
-    """Yield the changes in the pop log's records, up to a damaged one.
-
-    The damaged record may say that messages were popped, which the later records do not name. The
-    groups therefore go on where they were before it, and get the messages popped since then again.
-    """
-    while offset < end:
-        found = state.store.queues.get(
-            POP_LOG_TOPIC,
-            0,
-            queue_offset=offset,
-            count_max=_LOG_RECORDS_PER_READ,
-            bytes_max=_LOG_BYTES_PER_READ,
-        )
-        at = 0
-        for log_offset in range(offset, offset + found.count):
-            try:
-                record = decode_record(found.records, at)
-            except ProtocolError:
-                state.store.note_damaged(POP_LOG_TOPIC, 0, log_offset)
-                return
-            at += record.size
-            yield from decode_pop_changes(record.body)
-        if found.next_offset <= offset:
-            return
-        offset = found.next_offset
+    return [Reply(held.connection, response_to(held.command, ResponseCode.POLLING_TIMEOUT))]

@@ -249,8 +249,8 @@ class AsyncAdmin:
         Raises: as `broker_stats`.
         """
         at = await self._driver.run(brokers.find_broker(self._directory, broker))
-        change = brokers.add_write_permission if is_writable else brokers.wipe_write_permission
-        return await self._driver.run(change(self._directory, at))
+        operation = brokers.set_write_permission(self._directory, at, is_writable=is_writable)
+        return await self._driver.run(operation)
 
     async def list_accounts(self) -> list[BrokerAccount]:
         """Return the accounts of every broker, without secrets.

@@ -246,8 +246,8 @@ class Admin:
         Raises: as `broker_stats`.
         """
         at = self._driver.run(brokers.find_broker(self._directory, broker))
-        change = brokers.add_write_permission if is_writable else brokers.wipe_write_permission
-        return self._driver.run(change(self._directory, at))
+        operation = brokers.set_write_permission(self._directory, at, is_writable=is_writable)
+        return self._driver.run(operation)
 
     def list_accounts(self) -> list[BrokerAccount]:
         """Return the accounts of every broker, without secrets.

@@ -82,36 +82,25 @@ def set_broker_config(
     yield from ask(broker.address, code, body=body, timeout_ms=directory.timeout_ms)
 
 
-def wipe_write_permission(directory: Directory, broker: BrokerAt) -> Operation[int]:
-    """Withdraw a broker's write permission, so that it can be stopped once it is consumed.
+def set_write_permission(
+    directory: Directory, broker: BrokerAt, *, is_writable: bool
+) -> Operation[int]:
+    """Restore a broker's write permission, or withdraw it to stop the broker once it is consumed.
 
     Returns: the number of topics concerned, the largest among the name servers' answers.
     Raises: TransportError, BrokerError.
     """
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
-    replies = yield from _ask_name_servers(directory, broker, code)
-    decode = WipeWritePermOfBrokerResponseHeader
-    return max(decode_header(decode, fields).wipe_topic_count for fields in replies)
-
-
-def add_write_permission(directory: Directory, broker: BrokerAt) -> Operation[int]:
-    """Restore a broker's write permission. Returns, raises: as `wipe_write_permission`."""
-    code = RequestCode.ADD_WRITE_PERM_OF_BROKER
-    replies = yield from _ask_name_servers(directory, broker, code)
-    decode = AddWritePermOfBrokerResponseHeader
-    return max(decode_header(decode, fields).add_topic_count for fields in replies)
-
-
-def _ask_name_servers(
-    directory: Directory, broker: BrokerAt, code: int
-) -> Operation[list[Mapping[str, str] | None]]:
-    # Each name server keeps its own routes.
+    if is_writable:
+        code = RequestCode.ADD_WRITE_PERM_OF_BROKER
     header = WipeWritePermOfBrokerRequestHeader(broker_name=broker.name)
-    replies = yield from gather(
-        [
-            ask(server, code, header, timeout_ms=directory.timeout_ms)
-            for server in directory.name_servers.in_order()
-        ],
-        name=f"write permission of {broker.name}",
-    )
-    return [reply.ext_fields for reply in replies]
+    # Each name server keeps its own routes.
+    servers, timeout_ms = directory.name_servers.in_order(), directory.timeout_ms
+    asked = [ask(server, code, header, timeout_ms=timeout_ms) for server in servers]
+    replies = yield from gather(asked, name=f"write permission of {broker.name}")
+    fields = [reply.ext_fields for reply in replies]
+    if is_writable:
+        added = [decode_header(AddWritePermOfBrokerResponseHeader, each) for each in fields]
+        return max(each.add_topic_count for each in added)
+    wiped = [decode_header(WipeWritePermOfBrokerResponseHeader, each) for each in fields]
+    return max(each.wipe_topic_count for each in wiped)

@@ -12,7 +12,7 @@ Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, BrokerStatsData.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -22,12 +22,14 @@ from msgspec import Struct
 
 from sparrowmq.calling.effects import Operation, now, timestamp
 from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.brokers import runtime_info
 from sparrowmq.client.operations.gather import gather
-from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
+from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, look_at_groups
 from sparrowmq.client.operations.heartbeats import consumer_list, says_no_members
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.client.operations.snapshot import count_dead_letters
+from sparrowmq.client.operations.topics import all_topic_configs
 from sparrowmq.client.operations.waiting_messages import find_waits
 from sparrowmq.doctor.group_snapshot import LATE_MS, DeadLetterCount, add_dead_letters
 from sparrowmq.errors import SparrowError
@@ -44,10 +46,8 @@ from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
     ConsumeStatsList,
-    KVTable,
     OffsetWrapper,
     TopicConfig,
-    TopicConfigTable,
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -399,6 +399,21 @@ def take_overview(
     )
 
 
+def list_all_groups(
+    directory: Directory, seen: Overview, before: Iterable[str]
+) -> Operation[list[str]]:
+    """Return an overview's groups, and then by name those that have committed nothing yet.
+
+    If a broker is silent, the groups known before count too.
+    """
+    known: list[str] = []
+    with suppress(SparrowError):
+        known, failures = yield from look_at_groups(directory)
+        before = before if failures else ()
+    names = [group.group for group in seen.groups]
+    return [*names, *sorted({*known, *before}.difference(names))]
+
+
 class _View(NamedTuple):
     """The answers of one broker."""
 
@@ -414,20 +429,13 @@ def _look_at(directory: Directory, at: BrokerAt) -> Operation[_View]:
     progress: Mapping[str, Sequence[TopicProgress]] = {}
     popped: frozenset[str] = frozenset()
     failure = ""
-    timeout_ms = directory.timeout_ms
     try:
-        code = RequestCode.GET_BROKER_RUNTIME_INFO
-        reply = yield from ask(at.address, code, timeout_ms=timeout_ms)
-        runtime = decode_answer(KVTable, reply, at.address).table
-        code = RequestCode.GET_ALL_TOPIC_CONFIG
-        reply = yield from ask(at.address, code, timeout_ms=timeout_ms)
-        topics = decode_answer(
-            TopicConfigTable, reply, at.address, bytes_max=FRAME_BYTES_MAX
-        ).topic_config_table
+        runtime = yield from runtime_info(directory, at)
+        topics = yield from all_topic_configs(directory, at.address)
         code = RequestCode.GET_BROKER_CONSUME_STATS
         header = GetConsumeStatsInBrokerHeader(sparrowmq_left=True)
-        stats_timeout_ms = max(timeout_ms, STATS_TIMEOUT_MS)
-        reply = yield from ask(at.address, code, header, timeout_ms=stats_timeout_ms)
+        timeout_ms = max(directory.timeout_ms, STATS_TIMEOUT_MS)
+        reply = yield from ask(at.address, code, header, timeout_ms=timeout_ms)
         progress, popped = read_progress(reply, at.address)
     except SparrowError as error:
         failure = str(error)

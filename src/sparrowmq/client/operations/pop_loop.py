@@ -176,7 +176,7 @@ def _end_former_pops(popping: _Popping) -> Operation[None]:
     """End pops that may wait with a topic's former expression; others take their places.
 
     They still wait at their brokers, and what they find there is given back. What they pass over
-    there, for a message that the former expression matches, is lost: no request ends them.
+    there is lost: SparrowMQ's broker ends them once it has the next heartbeat, RocketMQ's does not.
     """
     if not popping.subscriber.resubscribed:
         return

@@ -702,7 +702,10 @@ def _try_once(
         outcome = error
     if publisher.config.avoid_slow_brokers and address:
         ended_ms: int = yield Now()
-        latency_ms = LATE_MS if isinstance(outcome, SparrowError) else ended_ms - now_ms
+        # DefaultMQProducerImpl isolates a broker after a refusal, too.
+        is_refused = isinstance(outcome, RemotingCommand) and outcome.code in _RETRIED_CODES
+        is_failed = is_refused or isinstance(outcome, SparrowError)
+        latency_ms = LATE_MS if is_failed else ended_ms - now_ms
         publisher.selector.note_latency(route.host(target), latency_ms, ended_ms)
     return _Tried(target, address, outcome)
 

@@ -200,16 +200,14 @@ def plan_topic_update(
         if value is not None:
             check_range(name, value, 1, QUEUES_MAX)
     brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
-    found = yield from gather(
-        [_find_config(directory, broker.address, topic) for broker in brokers],
-        name=f"settings of {topic}",
-    )
+    asked = [all_topic_configs(directory, broker.address) for broker in brokers]
+    tables = yield from gather(asked, name=f"settings of {topic}")
     wanted = {"read_queue_nums": read_queues, "write_queue_nums": write_queues, "perm": perm}
     settings = {name: value for name, value in wanted.items() if value is not None}
     changes = [
         TopicChange(broker, config, structs.replace(config, **settings))
-        for broker, config in zip(brokers, found, strict=True)
-        if config is not None
+        for broker, table in zip(brokers, tables, strict=True)
+        if (config := table.get(topic)) is not None
     ]
     if not changes:
         raise TopicRouteNotFound(f"no broker has topic {topic!r}; create it, or check its name")
@@ -240,10 +238,12 @@ def update_topic(directory: Directory, changes: Sequence[TopicChange]) -> Operat
     yield from gather(requests, name="update topic")
 
 
-def _find_config(directory: Directory, address: str, topic: str) -> Operation[TopicConfig | None]:
-    # Only 5.x brokers answer for one topic (GET_TOPIC_CONFIG); every broker returns the whole
-    # table.
+def all_topic_configs(directory: Directory, address: str) -> Operation[dict[str, TopicConfig]]:
+    """Return the settings of all topics of a broker; only 5.x brokers answer for one topic.
+
+    Raises: TransportError, BrokerError.
+    """
     code = RequestCode.GET_ALL_TOPIC_CONFIG
     reply = yield from ask(address, code, timeout_ms=directory.timeout_ms)
     table = decode_answer(TopicConfigTable, reply, address, bytes_max=FRAME_BYTES_MAX)
-    return table.topic_config_table.get(topic)
+    return table.topic_config_table
