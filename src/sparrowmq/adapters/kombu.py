@@ -436,7 +436,7 @@ class Transport(_Transport):  # type: ignore[misc]
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        options = {**DEFAULTS, **client.transport_options}
+        options: dict[str, Any] = {**DEFAULTS, **client.transport_options}
         for name in sorted(options.keys() - DEFAULTS.keys() - KOMBU_OPTIONS):
             hint = did_you_mean(name, DEFAULTS, cutoff=0.7) or f"; there are {', '.join(DEFAULTS)}"
             raise ConfigError(f"RocketMQ has no transport option {name!r}{hint}")
