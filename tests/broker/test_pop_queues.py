@@ -246,6 +246,29 @@ def test_messages_that_a_power_cut_took_are_not_in_flight_afterwards() -> None:
     assert committed == {KEYS[0]: 0}
 
 
+def test_changes_that_a_failed_log_has_twice_lead_to_the_first_message_in_flight() -> None:
+    pops = popped(3)
+    queue = pops.get(KEYS[0])
+    assert queue is not None
+    pops.pop(KEYS[0], [3, 4], next_offset=5, pop_timestamp_ms=WALL_MS, invisible_ms=1_000, now_ms=0)
+    pops.finish(queue, [0, 1])
+    changes = pops.peek_changes()
+    restored = PopQueues()
+    committed = restored.load(
+        PopTable(),
+        [*changes, *changes[:1]],
+        log_offset=2,
+        now_ms=0,
+        timestamp_ms=WALL_MS,
+        end_of=lambda *_: 5,
+    )
+
+    assert committed == {KEYS[0]: 0}
+    restored_queue = restored.get(KEYS[0])
+    assert restored_queue is not None
+    assert (restored_queue.next_offset, list(restored_queue.flights)) == (5, [0, 1, 2, 3, 4])
+
+
 def test_messages_of_all_groups_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pop_queues, "POPPED_MAX", 7)
     pops = popped(5)

@@ -534,7 +534,7 @@ class PopQueues:
         for saved in table.queues:
             key = QueueKey(saved.group, saved.topic, saved.queue_id)
             queue = self._add_queue(key, saved.next_offset)
-            queue.flights = OrderedDict(sorted(saved.flights.items()))
+            queue.flights.update(saved.flights)
         committed = dict[QueueKey, int | None]()
         for change in changes:
             self._replay(change, committed)
@@ -543,8 +543,9 @@ class PopQueues:
         for key, queue in list(self._queues.items()):
             end = end_of(key.topic, key.queue_id)
             queue.next_offset = min(queue.next_offset, end)
-            for offset in [offset for offset in queue.flights if offset >= end]:
-                del queue.flights[offset]
+            # A log that failed has the changes of a turn twice, the second time in part.
+            flights = sorted(queue.flights.items())
+            queue.flights = OrderedDict(each for each in flights if each[0] < end)
             committed[key] = queue.commit_offset
             if not queue.flights:
                 self._drop_queue(key)
@@ -567,7 +568,7 @@ class PopQueues:
         if isinstance(change, Popped):
             if queue is None:
                 queue = self._add_queue(key, change.next_offset)
-            queue.next_offset = change.next_offset
+            queue.next_offset = max(queue.next_offset, change.next_offset)
             popped, invisible_ms = change.pop_timestamp_ms, change.invisible_ms
             for offset, times in zip(change.offsets, change.times, strict=False):
                 queue.flights[offset] = Flight(popped, invisible_ms, times)

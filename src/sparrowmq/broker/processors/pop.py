@@ -91,7 +91,7 @@ POP_BYTES_MAX = 1 << 20
 BEGUN_AT_ONCE_MAX = 4_096
 # The messages of one tick whose time has come.
 DUE_PER_TICK = 10_000
-# Of these, the messages that become dead letters: some 50 ms.
+# Of these, the messages that become dead letters: some 80 ms.
 DEAD_LETTERS_PER_TICK = 1_000
 # A dead letter that the store cannot take, or that is one too many, is tried again after this.
 DEAD_LETTER_RETRY_MS = 1_000
