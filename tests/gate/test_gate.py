@@ -155,16 +155,15 @@ def test_broker_that_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> Non
 MISTAKES = f"""
 import sys
 sys.path.append({str(gate.ROOT / "src")!r})
-from sparrowmq.broker import delivered_before, queue_lock_table, timer_messages
+from sparrowmq.broker import delivered_before, pop_log, queue_lock_table, timer_messages
 from sparrowmq.broker.config_saving import ConfigSaving
-from sparrowmq.broker.processors import pop
 
 slot_of = timer_messages._slot
 delivered_before.DeliveredBefore.has = lambda *_, **__: False
 queue_lock_table.QueueLockTable.restore = lambda *_, **__: None
 timer_messages._slot = lambda due_ms: slot_of(due_ms) - 5
 ConfigSaving.save_work = lambda *_, **__: None
-pop.decode_pop_changes = lambda *_: []
+pop_log.decode_pop_changes = lambda *_: []
 """
 
 
