@@ -168,13 +168,26 @@ def test_an_interrupted_start_leaves_no_java_behind(tmp_path: Path) -> None:
     with submit.open("a") as script:
         script.write("exec sleep 600\n")
     submit.chmod(0o755)
+    # Python loses a Ctrl-C that comes in the hooks of a fork, so none comes before it waits.
+    waiting = tmp_path / "waiting"
+    program = f"""
+import pathlib, time
+import sparrowmq.spark
+sleep = time.sleep
+def note(duration_s):
+    pathlib.Path({str(waiting)!r}).touch()
+    sleep(duration_s)
+time.sleep = note
+sparrowmq.spark.spark_session("interrupted")
+"""
     process = subprocess.Popen(
-        [sys.executable, "-c", "import sparrowmq.spark as s; s.spark_session('interrupted')"],
+        [sys.executable, "-c", program],
         env={**os.environ, "SPARK_HOME": str(tmp_path)},
         stderr=subprocess.DEVNULL,
     )
     try:
         wait_until("Spark's program", pid_path.exists, timeout_s=60)
+        wait_until("a wait for its port", waiting.exists, timeout_s=60)
         java = int(pid_path.read_text())
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == -signal.SIGINT
@@ -182,3 +195,4 @@ def test_an_interrupted_start_leaves_no_java_behind(tmp_path: Path) -> None:
             os.kill(java, signal.SIGKILL)
     finally:
         process.kill()
+        process.wait()
