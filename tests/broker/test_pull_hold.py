@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from processor_time import takes_less_than
 from sparrowmq.broker.message_filter import MessageFilter
 from sparrowmq.broker.pull_hold import RELEASED_MAX, HeldPull, PullHold
 from sparrowmq.protocol.command import RemotingCommand
@@ -230,11 +231,9 @@ def test_a_batch_of_many_tags_wakes_pulls_of_many_tags_in_linear_time() -> None:
     hold = PullHold(per_connection_max=100_000)
     for tag in range(20_000):
         hold.hold(held(tags=frozenset((tag,))))
-    begin_s = time.process_time()
+    with takes_less_than(0.25):
+        hold.wake("T", 0, next_offset=6, tags_codes=range(19_000, 20_000 + 500))
 
-    hold.wake("T", 0, next_offset=6, tags_codes=range(19_000, 20_000 + 500))
-
-    assert time.process_time() - begin_s < 0.25
     assert len(drain(hold)) == 1_000
 
 
