@@ -47,6 +47,7 @@ from sparrowmq.grpc_service.receipts import (
 )
 from sparrowmq.grpc_service.renewals import RENEWED_MS, Renewals
 from sparrowmq.grpc_service.statuses import Rejected, check_answer, common_status, ok
+from sparrowmq.model import MessageExt
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import decode_header, encode_header
@@ -55,12 +56,11 @@ from sparrowmq.protocol.pop_handle import (
     POP_COUNT_MAX,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
-    decode_popped,
+    decode_stored,
     handle_of,
-    split_popped,
     start_offsets,
 )
-from sparrowmq.protocol.record import decode_message
+from sparrowmq.protocol.record import inflate_message
 
 # ProxyConfig of 5.5.0.
 POLLING_MS_MIN, POLLING_MS_MAX = 5_000, 20_000
@@ -75,9 +75,9 @@ _NONE_FOUND = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 
 
 class _Received(NamedTuple):
-    """A message of a pop. Inflated, those of one answer may have 512 MiB together."""
+    """A message of a pop with its stored body. Those of one answer may inflate to 512 MiB."""
 
-    record: bytes
+    message: MessageExt
     receipt: Receipt
 
 
@@ -127,8 +127,13 @@ class ReceiveService:
             if not received:
                 status = Status(code=Code.MESSAGE_NOT_FOUND, message="no message came")
             yield ReceiveMessageResponse(status=status)
-            for record, receipt in received:
-                for message in decode_popped(record, broker_name=self._broker.broker_name):
+            for stored, receipt in received:
+                try:
+                    message = inflate_message(stored)
+                except RemoteProtocolError:
+                    # It stays invisible, and becomes a dead letter at last.
+                    message = None
+                if message is not None:
                     found = to_message(message, topic=receipt.topic, receipt_handle=receipt.text)
                     if request.auto_renew:
                         self._renewals.add(caller, receipt)
@@ -179,15 +184,10 @@ class ReceiveService:
         name = self._broker.broker_name
         group, topic = header.consumer_group, header.topic
         received: list[_Received] = []
-        for record in split_popped(answer.body or b""):
-            try:
-                message = decode_message(record, 0, broker_name=name, hosts={})
-            except RemoteProtocolError:
-                # It stays invisible, and the broker passes it over when it is popped again.
-                continue
+        for message in decode_stored(answer.body or b"", broker_name=name):
             handle = handle_of(message, found, starts, address=name)
             receipt = Receipt(group, topic, handle, message.commit_log_position)
-            received.append(_Received(record, receipt))
+            received.append(_Received(message, receipt))
         return received
 
     async def _release(self, caller: Caller, popping: Awaitable[list[_Received]]) -> None:

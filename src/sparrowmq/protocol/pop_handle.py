@@ -24,13 +24,14 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageExt
-from sparrowmq.protocol.record import HEAD_SIZE, decode_messages
+from sparrowmq.protocol.record import HEAD_SIZE, decode_message, decode_messages
 from sparrowmq.protocol.wire_names import Int32, Int64, prepare_types, wire_names
 
 # KeyBuilder.POP_ORDER_REVIVE_QUEUE.
@@ -439,19 +440,23 @@ def decode_popped(body: bytes, *, broker_name: str) -> list[MessageExt]:
         messages += decoded.messages
         at = decoded.end
         if decoded.fault is not None:
-            size = int.from_bytes(body[at : at + 4])
-            at += size if size >= HEAD_SIZE else len(body)
+            at = _end_of_record(body, at)
     return messages
 
 
-def split_popped(body: bytes) -> Iterator[bytes]:
-    """Yield the records of an answer; behind one whose size is damaged too, the rest is one."""
+def decode_stored(body: bytes, *, broker_name: str) -> Iterator[MessageExt]:
+    """Yield the messages of an answer as `decode_popped`, for `inflate_message`."""
+    hosts: dict[bytes, str] = {}
     at = 0
     while at < len(body):
-        size = int.from_bytes(body[at : at + 4])
-        end = at + size if size >= HEAD_SIZE else len(body)
-        yield body[at:end]
-        at = end
+        with suppress(RemoteProtocolError):
+            yield decode_message(body, at, broker_name=broker_name, hosts=hosts)
+        at = _end_of_record(body, at)
+
+
+def _end_of_record(body: bytes, at: int) -> int:
+    size = int.from_bytes(body[at : at + 4])
+    return at + size if size >= HEAD_SIZE else len(body)
 
 
 def start_offsets(answer: PopMessageResponseHeader) -> dict[tuple[str, int], int]:

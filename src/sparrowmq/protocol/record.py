@@ -433,27 +433,41 @@ def decode_messages(
             message = decode_message(buffer, at, broker_name=broker_name, hosts=hosts)
         except RemoteProtocolError as error:
             return _decode_damaged(buffer, at, messages, broker_name=broker_name, error=error)
-        if message.sys_flag & INNER_BATCH:
-            found = Unreadable(message, INNER_BATCH_REASON)
+        bytes_max = min(room_bytes - inflated, INFLATED_BYTES_MAX)
+        try:
+            whole = inflate_message(message, bytes_max=bytes_max)
+        except RemoteProtocolError as error:
+            found = Unreadable(message, str(error))
             return Decoded(messages, at + message.store_size, found)
-        if message.sys_flag & COMPRESSED:
-            bytes_max = min(room_bytes - inflated, INFLATED_BYTES_MAX)
-            if bytes_max <= 0:
-                break
-            try:
-                body = inflate(message.body, sys_flag=message.sys_flag, bytes_max=bytes_max)
-                if body is None and bytes_max < INFLATED_BYTES_MAX:
-                    break
-                if body is None:
-                    raise RemoteProtocolError(f"its body inflates beyond {bytes_max} bytes")
-            except RemoteProtocolError as error:
-                found = Unreadable(message, str(error))
-                return Decoded(messages, at + message.store_size, found)
-            message = msgspec.structs.replace(message, body=body)
-            inflated += len(body)
-        messages.append(message)
+        if whole is None:
+            break
+        if whole is not message:
+            inflated += len(whole.body)
+        messages.append(whole)
         at += message.store_size
     return Decoded(messages, at)
+
+
+def inflate_message(
+    message: MessageExt, *, bytes_max: int = INFLATED_BYTES_MAX
+) -> MessageExt | None:
+    """Return a message of `decode_message` with the body that was sent.
+
+    Returns: None if this body has more than `bytes_max` bytes, unless that is the largest bound.
+    Raises: RemoteProtocolError if the body cannot be read.
+    """
+    if message.sys_flag & INNER_BATCH:
+        raise RemoteProtocolError(INNER_BATCH_REASON)
+    if not message.sys_flag & COMPRESSED:
+        return message
+    if bytes_max <= 0:
+        return None
+    body = inflate(message.body, sys_flag=message.sys_flag, bytes_max=bytes_max)
+    if body is not None:
+        return msgspec.structs.replace(message, body=body)
+    if bytes_max < INFLATED_BYTES_MAX:
+        return None
+    raise RemoteProtocolError(f"its body inflates beyond {bytes_max} bytes")
 
 
 def _decode_plain(
