@@ -199,10 +199,12 @@ class QueueTasks:
 
     def _is_moving(self, place: MessageQueue) -> bool:
         """Return whether another worker is to have a queue of the topic or the retry topic."""
+        if not self._shares_queues:
+            return False
         # `PushConsumer.assignment` leaves out the retry topic.
         subscriber = self._consumer._subscriber  # pyright: ignore[reportPrivateUsage]
         queue = subscriber.config.namespace.wrap_queue(place)
-        return self._shares_queues and queue not in subscriber.member.assigned
+        return queue not in subscriber.member.assigned
 
     def _withdraw(self, task: HeldTask) -> bool:
         """Take a task back from the worker; return False if the worker has it already."""
