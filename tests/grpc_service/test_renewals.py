@@ -7,7 +7,7 @@ import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -440,16 +440,16 @@ class PoppingClients(AnsweringClients):
         return RemotingCommand(code=0, ext_fields=encode_header(header), body=body)
 
 
+def asking(count: int, **fields: Any) -> ReceiveMessageRequest:
+    group, queue = Resource(name="GID"), MessageQueue(topic=Resource(name="T"))
+    return ReceiveMessageRequest(group=group, message_queue=queue, batch_size=count, **fields)
+
+
 async def test_messages_are_inflated_one_by_one_as_their_receiver_takes_them() -> None:
     whole = bytes(1 << 22)
     clients = PoppingClients(*[zlib.compress(whole)] * 8, sys_flag=COMPRESSED)
     service = service_of(clients, Renewals(clients, now_ms=lambda: clients.now_ms))
-    request = ReceiveMessageRequest(
-        group=Resource(name="GID"),
-        message_queue=MessageQueue(topic=Resource(name="T")),
-        batch_size=8,
-        invisible_duration=Duration(seconds=30),
-    )
+    request = asking(8, invisible_duration=Duration(seconds=30))
     sizes = list[int]()
     tracemalloc.start()
     try:
@@ -467,13 +467,7 @@ async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> Non
     clients = PoppingClients(b"x", b"x")
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
     service = service_of(clients, renewals)
-    request = ReceiveMessageRequest(
-        group=Resource(name="GID"),
-        message_queue=MessageQueue(topic=Resource(name="T")),
-        batch_size=2,
-        auto_renew=True,
-    )
-    answers = service.receive(CALLER, request, None)
+    answers = service.receive(CALLER, asking(2, auto_renew=True), None)
     received = [await anext(answers) for _ in range(2)]
 
     await answers.aclose()

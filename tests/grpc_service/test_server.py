@@ -39,7 +39,6 @@ from sparrowmq.grpc_service.messages import (
     ExponentialBackoff,
     FilterExpression,
     FilterType,
-    MessageQueue,
     MessageType,
     Permission,
     Publishing,
@@ -631,12 +630,11 @@ def test_a_node_client_that_waits_late_for_its_settings_gets_them_again(
 
 def test_a_receive_that_is_given_up_loses_no_message(caller: GrpcCaller, topic: str) -> None:
     waiting = [
-        caller.call(
-            "ReceiveMessage",
+        caller.begin_receive(
+            topic,
+            "GID_given_up",
+            count=1,
             timeout_s=25,
-            group=Resource(name="GID_given_up"),
-            message_queue=MessageQueue(topic=Resource(name=topic)),
-            batch_size=1,
             invisible_duration=Duration(seconds=600),
             long_polling_timeout=Duration(seconds=20),
         )
@@ -707,14 +705,7 @@ def test_a_receive_with_a_short_deadline_is_refused_by_a_code_that_its_client_kn
     cluster: EmbeddedCluster, topic: str, version: str, expected: Code
 ) -> None:
     with GrpcCaller(cluster.grpc, "hasty@1", version=version) as caller:
-        answers = caller.call(
-            "ReceiveMessage",
-            timeout_s=4,
-            group=Resource(name="GID_hasty"),
-            message_queue=MessageQueue(topic=Resource(name=topic)),
-            batch_size=1,
-            invisible_duration=Duration(seconds=30),
-        )
+        answers = caller.begin_receive(topic, "GID_hasty", count=1, timeout_s=4)
 
         assert [answer.status.code for answer in answers] == [expected]
 
@@ -738,14 +729,7 @@ def test_a_time_that_no_timestamp_can_have_is_left_out_of_a_received_message(
 def test_a_receive_that_names_no_wait_is_answered_before_its_deadline(
     caller: GrpcCaller, topic: str
 ) -> None:
-    answers = caller.call(
-        "ReceiveMessage",
-        timeout_s=6,
-        group=Resource(name="GID_patient"),
-        message_queue=MessageQueue(topic=Resource(name=topic)),
-        batch_size=1,
-        invisible_duration=Duration(seconds=30),
-    )
+    answers = caller.begin_receive(topic, "GID_patient", count=1, timeout_s=6)
 
     assert next(answers).status.code == Code.MESSAGE_NOT_FOUND
 

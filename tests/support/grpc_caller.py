@@ -126,21 +126,29 @@ class GrpcCaller:
         answer = self.call("SendMessage", messages=[message])
         return answer.entries[0] if answer.entries else answer
 
+    def begin_receive(
+        self, topic: str, group: str, *, count: int, timeout_s: float = 30, **fields: Any
+    ) -> Any:
+        """Receive; return an iterator of the answers."""
+        if not fields.get("auto_renew"):
+            fields.setdefault("invisible_duration", Duration(seconds=30))
+        return self.call(
+            "ReceiveMessage",
+            timeout_s=timeout_s,
+            group=Resource(name=group),
+            message_queue=MessageQueue(topic=Resource(name=topic)),
+            batch_size=count,
+            **fields,
+        )
+
     def receive(
         self, topic: str, group: str, *, count: int = 32, wait_s: int = 5, **fields: Any
     ) -> tuple[Any, list[Any]]:
         """Receive; return the status and the messages."""
-        if not fields.get("auto_renew"):
-            fields.setdefault("invisible_duration", Duration(seconds=30))
-        answers = self.call(
-            "ReceiveMessage",
-            group=Resource(name=group),
-            message_queue=MessageQueue(topic=Resource(name=topic)),
-            batch_size=count,
-            long_polling_timeout=Duration(seconds=wait_s),
-            **fields,
+        wait = Duration(seconds=wait_s)
+        first, *rest = self.begin_receive(
+            topic, group, count=count, long_polling_timeout=wait, **fields
         )
-        first, *rest = answers
         assert not rest or rest[-1].HasField("delivery_timestamp")
         return first.status, [each.message for each in rest if each.HasField("message")]
 
