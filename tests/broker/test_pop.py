@@ -780,6 +780,33 @@ def test_reset_group_begins_at_its_new_offset(rig: Any) -> None:
     assert pop(rig) == []
 
 
+def test_pop_that_waits_goes_on_at_the_new_offset_of_its_group(rig: Any) -> None:
+    fill(rig, "a")
+    ack(rig, pop(rig)[0][1])
+    waiting = held(rig)
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "0"}
+    rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    rig.advance(100)
+
+    assert [bodies(read(reply)) for reply in waiting()] == [[b"a"]]
+
+
+def test_reset_by_a_tool_moves_a_group_whose_members_pop(rig: Any) -> None:
+    fill(rig, "a", "b")
+    subscription = parse_subscription("T", "*", sub_version=1)
+    data = ConsumerData(group_name="G", subscription_data_set=[subscription])
+    beat = encode_body(HeartbeatData(client_id="c", consumer_data_set=[data]))
+    assert rig.call(rig.connect(), RequestCode.HEART_BEAT, None, beat).code == 0
+    for _, handle in pop(rig):
+        ack(rig, handle)
+    fields = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
+    reset = rig.call(rig.connect(), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    rig.advance(100)
+
+    assert reset.code == 0, reset.remark
+    assert bodies(pop(rig)) == [b"a", b"b"]
+
+
 def test_group_that_is_deleted_with_its_offsets_has_nothing_in_flight(rig: Any) -> None:
     fill(rig, "a", "b")
     ack(rig, pop(rig)[0][1])
