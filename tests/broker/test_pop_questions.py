@@ -131,7 +131,9 @@ def test_peek_shows_the_next_messages_and_pops_none(rig: Any) -> None:
     for _ in range(2):
         reply = call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1)
         assert decode_record(reply.body or b"").body == b"1"
-        assert reply.ext_fields == {"restNum": "1"}
+        # Java's client reads the answer as one to a pop, and wants all its fields.
+        fields = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "1"}
+        assert (reply.remark, reply.ext_fields) == ("FOUND", fields)
     pop(rig, queueId=-1)
     assert call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1).code == ResponseCode.PULL_NOT_FOUND
     wrong = call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1, queueId=9)
