@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from typing import Any
 
@@ -254,6 +255,11 @@ def test_forged_handle_ends_no_message(rig: Any, forged: dict[str, Any]) -> None
     code = ack(rig, changed, queueId=0, offset=0)
     assert code == ResponseCode.NO_MESSAGE
     assert len(rig.broker.state.pops) == 1
+    assert ack(rig, handle) == 0
+    # The times of a finished message are known no longer.
+    is_known = forged.keys() <= {"pop_timestamp_ms", "invisible_ms"}
+    again = ack(rig, changed, queueId=0, offset=0)
+    assert again == (0 if is_known else ResponseCode.NO_MESSAGE)
 
 
 def test_handle_of_another_group_or_place_ends_no_message(rig: Any) -> None:
@@ -975,7 +981,14 @@ def test_pops_are_refused_while_the_log_cannot_be_written_and_nothing_is_forgott
     ((_, a), (_, b)) = pop(rig)
     rig.store.refusal = "the disk is full"
     assert ack(rig, a) == ResponseCode.SERVICE_NOT_AVAILABLE
+    changes = list(rig.broker.state.pops.peek_changes())
     assert ack(rig, b) == ResponseCode.SERVICE_NOT_AVAILABLE
+    named = parse_handle(b)
+    of_b = {"c": "G", "t": "T", "so": 1, "q": 0, "b": "AQ==", "pt": named.pop_timestamp_ms}
+    body = json.dumps({"acks": [of_b | {"it": named.invisible_ms}]}).encode()
+    batch = rig.call(rig.connect(), RequestCode.BATCH_ACK_MESSAGE, None, body)
+    assert batch.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert rig.broker.state.pops.peek_changes() == changes, "each further one would wait in memory"
     assert ask(rig).code == ResponseCode.SERVICE_NOT_AVAILABLE
     rig.store.refusal = None
     rig.advance(200)
