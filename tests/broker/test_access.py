@@ -23,7 +23,7 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.message_id import encode_offset_msg_id
 from sparrowmq.protocol.record import HEAD_SIZE, Record, encode_record
-from sparrowmq.protocol.signatures import Credentials, signed
+from sparrowmq.protocol.signatures import Credentials, sign_request, signed
 from sparrowmq.serving.access_control import AccessControl, Document
 from sparrowmq.serving.connections import Aside, Reply
 from sparrowmq.testing import EmbeddedCluster
@@ -265,6 +265,27 @@ def test_administrators_change_the_rules(
     assert "newcomer" not in text
     assert "- 10.0.0.1\n" in text
     assert "secret-of" not in cluster.log_path.read_text()
+
+
+def test_an_account_is_changed_and_deleted_by_its_whole_key(rig: Any) -> None:
+    admin = {"accessKey": "account-10", "secretKey": "secret-10", "admin": "true"}
+    saved: list[Document] = []
+    rig.broker.state.access = AccessControl({"accounts": [admin]}, saved.append)
+    keys = Credentials(access_key="account-10", secret_key="secret-10")
+    for code, key in (
+        (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, "account-1"),
+        (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, "account-100"),
+        (RequestCode.DELETE_ACL_CONFIG, "account-1"),
+    ):
+        fields = {"accessKey": key, "secretKey": "another-secret"}
+        reply = rig.call(rig.connect(), code, sign_request(fields, None, credentials=keys))
+        assert reply.code == 0, reply.remark
+
+    assert [account["accessKey"] for account in saved[-1]["accounts"]] == [
+        "account-10",
+        "account-100",
+    ]
+    assert saved[-1]["accounts"][0] == admin
 
 
 def test_no_request_about_ten_thousand_accounts_holds_up_the_loop(rig: Any) -> None:

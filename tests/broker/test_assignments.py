@@ -288,3 +288,8 @@ class TestTheDisk:
         assert group.broker.state.modes.get("T", "GID_c").mode == "PULL"
         again = type(group)(tmp_path / "deleted", group.config, saved=tables())
         assert len(again.broker.state.modes) == 0
+
+        group.create_topic("T", 4)
+        set_mode(group)
+        group.call(group.connect(), RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "GID_c"})
+        assert len(group.broker.state.modes) == 0

@@ -788,6 +788,16 @@ def test_what_cannot_be_filtered_by_is_refused(
     assert words is None or words in reply.remark
 
 
+def test_groups_of_one_client_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "GROUPS_PER_CLIENT_MAX", 2)
+    groups = [{"groupName": name} for name in ("P", "Q", "R")]
+    body = {"clientID": "a", "producerDataSet": groups[:1], "consumerDataSet": groups[1:]}
+
+    reply = rig.call(rig.connect(), RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+
+    assert (reply.code, reply.remark) == (1, "too many groups")
+
+
 def test_producer_groups_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "GROUPS_MAX", 2)
     producer = rig.connect()

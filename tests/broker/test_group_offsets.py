@@ -408,6 +408,14 @@ def test_entries_of_a_queue_are_shown_as_they_stand(stored: Any) -> None:
     assert (body.subscription_data.topic, body.filter_data) == ("T", "null")
 
 
+def test_entries_in_one_answer_are_bounded(stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_offsets, "ENTRIES_MAX", 2)
+
+    body = decode_body(QueryConsumeQueueResponseBody, entries(stored).body or b"")
+
+    assert len(body.queue_data) == 2
+
+
 def test_an_index_beyond_the_end_has_no_entries(stored: Any) -> None:
     reply = entries(stored, index="3", count=str(ENTRIES_MAX + 1), consumerGroup="GID_gone")
 

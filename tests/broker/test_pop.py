@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from sparrowmq.broker import message_filter, pop_queues
 from sparrowmq.broker.config_files import read_tables
+from sparrowmq.broker.pending_replies import FLUSH_TIMEOUT_MS
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
@@ -253,6 +255,11 @@ def test_forged_handle_ends_no_message(rig: Any, forged: dict[str, Any]) -> None
     code = ack(rig, changed, queueId=0, offset=0)
     assert code == ResponseCode.NO_MESSAGE
     assert len(rig.broker.state.pops) == 1
+    assert ack(rig, handle) == 0
+    # The times of a finished message are known no longer.
+    is_known = forged.keys() <= {"pop_timestamp_ms", "invisible_ms"}
+    again = ack(rig, changed, queueId=0, offset=0)
+    assert again == (0 if is_known else ResponseCode.NO_MESSAGE)
 
 
 def test_handle_of_another_group_or_place_ends_no_message(rig: Any) -> None:
@@ -779,6 +786,33 @@ def test_reset_group_begins_at_its_new_offset(rig: Any) -> None:
     assert pop(rig) == []
 
 
+def test_pop_that_waits_goes_on_at_the_new_offset_of_its_group(rig: Any) -> None:
+    fill(rig, "a")
+    ack(rig, pop(rig)[0][1])
+    waiting = held(rig)
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "0"}
+    rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    rig.advance(100)
+
+    assert [bodies(read(reply)) for reply in waiting()] == [[b"a"]]
+
+
+def test_reset_by_a_tool_moves_a_group_whose_members_pop(rig: Any) -> None:
+    fill(rig, "a", "b")
+    subscription = parse_subscription("T", "*", sub_version=1)
+    data = ConsumerData(group_name="G", subscription_data_set=[subscription])
+    beat = encode_body(HeartbeatData(client_id="c", consumer_data_set=[data]))
+    assert rig.call(rig.connect(), RequestCode.HEART_BEAT, None, beat).code == 0
+    for _, handle in pop(rig):
+        ack(rig, handle)
+    fields = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
+    reset = rig.call(rig.connect(), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    rig.advance(100)
+
+    assert reset.code == 0, reset.remark
+    assert bodies(pop(rig)) == [b"a", b"b"]
+
+
 def test_group_that_is_deleted_with_its_offsets_has_nothing_in_flight(rig: Any) -> None:
     fill(rig, "a", "b")
     ack(rig, pop(rig)[0][1])
@@ -919,6 +953,27 @@ def test_answers_wait_for_the_flush_of_the_log(rig: Any) -> None:
     assert bodies(read(reply)) == [b"a"]
 
 
+def test_late_flush_delivers_messages_and_confirms_no_acknowledgement(rig: Any) -> None:
+    fill(rig, "a", "b")
+    ((_, handle),) = pop(rig, maxMsgNums=1)
+    rig.holds_work = True
+    waiting = held(rig)
+    parsed = parse_handle(handle)
+    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "extraInfo": handle}
+    acknowledging = rig.connect()
+    command = RemotingCommand(
+        code=RequestCode.ACK_MESSAGE, ext_fields=fields | {"offset": str(parsed.queue_offset)}
+    )
+    rig.handle(acknowledging, command)
+    rig.outputs.clear()
+    rig.now_ms += FLUSH_TIMEOUT_MS + 1
+    rig.host.tick()
+
+    mine = [o for o in rig.outputs if getattr(o, "connection", None) is acknowledging]
+    assert [(reply.code, bodies(read(reply))) for reply in waiting()] == [(0, [b"b"])]
+    assert [reply.code for reply in rig.replies(mine)] == [ResponseCode.FLUSH_DISK_TIMEOUT]
+
+
 def test_pops_are_refused_while_the_log_cannot_be_written_and_nothing_is_forgotten(
     rig: Any,
 ) -> None:
@@ -926,7 +981,14 @@ def test_pops_are_refused_while_the_log_cannot_be_written_and_nothing_is_forgott
     ((_, a), (_, b)) = pop(rig)
     rig.store.refusal = "the disk is full"
     assert ack(rig, a) == ResponseCode.SERVICE_NOT_AVAILABLE
+    changes = list(rig.broker.state.pops.peek_changes())
     assert ack(rig, b) == ResponseCode.SERVICE_NOT_AVAILABLE
+    named = parse_handle(b)
+    of_b = {"c": "G", "t": "T", "so": 1, "q": 0, "b": "AQ==", "pt": named.pop_timestamp_ms}
+    body = json.dumps({"acks": [of_b | {"it": named.invisible_ms}]}).encode()
+    batch = rig.call(rig.connect(), RequestCode.BATCH_ACK_MESSAGE, None, body)
+    assert batch.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert rig.broker.state.pops.peek_changes() == changes, "each further one would wait in memory"
     assert ask(rig).code == ResponseCode.SERVICE_NOT_AVAILABLE
     rig.store.refusal = None
     rig.advance(200)

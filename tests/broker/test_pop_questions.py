@@ -131,9 +131,14 @@ def test_peek_shows_the_next_messages_and_pops_none(rig: Any) -> None:
     for _ in range(2):
         reply = call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1)
         assert decode_record(reply.body or b"").body == b"1"
-        assert reply.ext_fields == {"restNum": "1"}
+        # Java's client reads the answer as one to a pop, and wants all its fields.
+        fields = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "1"}
+        assert (reply.remark, reply.ext_fields) == ("FOUND", fields)
     pop(rig, queueId=-1)
     assert call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1).code == ResponseCode.PULL_NOT_FOUND
+    fill(rig, 40)
+    many = call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=100)
+    assert (many.ext_fields or {})["restNum"] == "8"
     wrong = call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1, queueId=9)
     assert wrong.code == ResponseCode.INVALID_PARAMETER
 
@@ -170,6 +175,16 @@ def test_notification_tells_of_a_message_that_comes_again(rig: Any) -> None:
     rig.advance(600)
 
     (told,) = rig.replies(rig.outputs)
+    assert told.ext_fields == {"hasMsg": "true", "pollingFull": "false"}
+
+
+def test_notification_tells_of_a_message_in_a_queue_that_the_topic_hides(rig: Any) -> None:
+    rig.send(rig.connect(), queue_id=3)
+    pop(rig, queueId=3, invisibleTime=500)
+    rig.create_topic("T", 2)
+    rig.advance(600)
+
+    told = call(rig, RequestCode.NOTIFICATION, queueId=-1, bornTime=0, pollTime=0)
     assert told.ext_fields == {"hasMsg": "true", "pollingFull": "false"}
 
 

@@ -107,6 +107,7 @@ def test_listed_settings_change_what_the_broker_does(rig: Any) -> None:
             "must be from 1 to 876000",
             id="5000 digits",
         ),
+        (b"transactionTimeOut=3600001", ResponseCode.SYSTEM_ERROR, "must be from 1 to 3600000"),
         (b"fileReservedTime=-1", ResponseCode.SYSTEM_ERROR, "is '-1'"),
         (b"diskSpaceCleanForciblyRatio=1", ResponseCode.SYSTEM_ERROR, "from 50 to 100"),
         (b"deleteWhen=25", ResponseCode.SYSTEM_ERROR, "deleteWhen: delete_when is '25'"),

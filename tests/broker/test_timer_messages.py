@@ -42,8 +42,8 @@ def send_for_handle(rig: Any, body: bytes = b"b", *, msg_id: str = "ID", **timer
     return (send(rig, body, msg_id=msg_id, **timer).ext_fields or {})["recallHandle"]
 
 
-def recall(rig: Any, handle: str) -> RemotingCommand:
-    fields = {"producerGroup": "GID_p", "topic": "T", "recallHandle": handle, "bname": "broker-a"}
+def recall(rig: Any, handle: str, topic: str = "T") -> RemotingCommand:
+    fields = {"producerGroup": "GID_p", "topic": topic, "recallHandle": handle, "bname": "broker-a"}
     reply: RemotingCommand = rig.call(rig.connect(), RequestCode.RECALL_MESSAGE, fields)
     return reply
 
@@ -397,6 +397,8 @@ def test_wrong_handles_are_refused(rig: Any, broken: Callable[[str], str]) -> No
     handle = send_for_handle(rig, TIMER_DELAY_MS=2_000)
 
     assert recall(rig, broken(handle)).code != 0
+    # Access control knows the topic of the request alone.
+    assert recall(rig, handle, "other").code == ResponseCode.ILLEGAL_OPERATION
     rig.advance(2_500)
     assert bodies(rig) == [b"b"]
 

@@ -227,6 +227,7 @@ def test_one_way_end_is_not_answered(rig: Any) -> None:
     [
         ({"producerGroup": "GID_other"}, "The producer group wrong"),
         ({"tranStateTableOffset": "1"}, "The transaction state table offset wrong"),
+        ({"msgId": "other"}, "The message id wrong"),
         ({"commitLogOffset": "7"}, "Find prepared transaction message failed"),
         ({"commitLogOffset": "-1"}, "Find prepared transaction message failed"),
         ({"commitOrRollback": "4"}, "commitOrRollback field wrong: 4"),

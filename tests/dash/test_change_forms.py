@@ -50,6 +50,8 @@ async def test_topics_and_groups_are_made_changed_and_deleted_as_previewed(
         assert "T_form" not in admin.list_topics()
         made = await post(writer, "/new-topic", 303, topic="T_form", queues="3", confirmed="yes")
         assert made == "/topics/T_form"
+        again = await post(writer, "/new-topic", 400, topic="T_form", queues="3", confirmed="yes")
+        assert "exists already" in again
         assert len(admin.topic_status("T_form").queues) == 3
         settings = {"write_queues": "3", "read_queues": "5", "perm": "r"}
         preview = await post(writer, "/topics/T_form/settings", 200, **settings)
@@ -131,6 +133,8 @@ async def test_a_dead_letter_is_sent_again_and_marked(writer: Reader, stage: Gro
     (again,) = await letters()
     assert again["resent_by"].startswith("live page, ")
     assert await eventually("the dead letter", came, timeout_s=60) == [b"antidote"]
+    kept = await post(writer, f"/groups/{stage.group}/delete", 400, confirmed="yes")
+    assert "1 members connected" in kept
 
 
 async def test_several_dead_letters_are_sent_again_once(
@@ -152,6 +156,9 @@ async def test_several_dead_letters_are_sent_again_once(
     got: list[bytes] = []
     stage.join("b", listener=lambda messages, context: got.extend(m.body for m in messages))
     preview = await post(writer, path, 200, **fields)
+    with monkeypatch.context() as patch:
+        patch.setattr(send_form, "RESENT_MAX", 1)
+        assert "name a text" in await post(writer, path, 400, confirmed="yes", **fields)
     earlier = await post(writer, path, 200, **fields | {"ends": "{}"})
     done = await post(writer, path, 303, confirmed="yes", **fields)
     after = await post(writer, path, 200, **fields | {"text": ""})

@@ -38,15 +38,16 @@ def find_line(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_dash_prints_where_it_is_and_its_password_once_and_ends_cleanly(
+def test_dash_prints_where_it_is_and_its_passwords_once_and_ends_cleanly(
     start: Start, cluster: EmbeddedCluster, tmp_path: Path, number: signal.Signals
 ) -> None:
     at = ("--nameserver", cluster.name_server, "--data", str(tmp_path), "--port", "0")
-    process = start("dash", *at)
+    process = start("dash", *at, "--allow-writes")
     assert process.stdout is not None
     ready = re.fullmatch(r"ready dash=(http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
     assert ready is not None
     password = find_line(process, r"password of the live page: ([a-z0-9-]{19})$")[1]
+    assert find_line(process, r"password to read only: ([a-z0-9-]{19})$")[1] != password
 
     host, port = urllib.parse.urlsplit(ready[1]).netloc.split(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(CONNECTIONS_MAX + 50)]

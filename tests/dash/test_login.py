@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.types import Message
 
 from live_page import BASE, PASSWORD, Reader
 from sparrowmq.dash import login as access_module
-from sparrowmq.dash.login import SESSIONS_MAX, Access, check_host_name, make_password
-from sparrowmq.errors import ConfigError
+from sparrowmq.dash.login import (
+    SESSIONS_MAX,
+    Access,
+    check_host_name,
+    make_password,
+    read_form,
+)
+from sparrowmq.errors import ConfigError, UsageError
 
 pytestmark = pytest.mark.slow
 
@@ -85,13 +95,16 @@ async def test_a_look_of_an_open_page_keeps_no_choice_of_its_url(reader: Reader)
 
 
 async def test_the_cookie_is_for_this_server_alone(reader: Reader) -> None:
-    async with other_browser(reader) as http:
-        answer = await http.post("/login", data={"password": PASSWORD})
+    for scheme in ("http", "https"):
+        async with other_browser(reader) as http:
+            form = {"password": PASSWORD}
+            answer = await http.post(BASE.replace("http", scheme) + "/login", data=form)
 
-    cookie = answer.headers["set-cookie"].lower()
-    assert cookie.startswith("sparrowmq_8181=")
-    assert "httponly" in cookie
-    assert "samesite=lax" in cookie
+        cookie = answer.headers["set-cookie"].lower()
+        assert cookie.startswith("sparrowmq_8181=")
+        assert "httponly" in cookie
+        assert "samesite=lax" in cookie
+        assert ("secure" in cookie) is (scheme == "https")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +119,7 @@ async def test_the_cookie_is_for_this_server_alone(reader: Reader) -> None:
         ("evil.example.com:8181", False),
         ("127.0.0.1.evil.example.com", False),
         ("localhost.evil.example.com:8181", False),
+        ("evil.dash.example.com", False),
         ("", False),
     ],
 )
@@ -121,6 +135,7 @@ async def test_a_name_that_was_bound_to_this_machine_is_not_served(
     "headers",
     [
         {"origin": "https://evil.example.com"},
+        {"origin": f"{BASE}.evil.example.com"},
         {"origin": "null"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
@@ -141,6 +156,9 @@ async def test_a_form_without_the_sessions_token_is_refused(reader: Reader) -> N
         # Its page is not asked for again: the form would take the place of the refusal.
         assert 'data-live="no"' in answer.text
         assert "tries again" not in answer.text
+    for path in ("/lab", "/new-topic", "/new-account", "/topics/T/send", "/groups/GID_x/reset"):
+        answer = await reader.http.post(path, data={"token": ""})
+        assert "load the page again" in answer.text, path
     await reader.read("/")
 
 
@@ -149,6 +167,16 @@ async def test_a_form_that_is_too_large_is_refused(reader: Reader) -> None:
 
     assert answer.status_code == 400
     assert "larger than 65536 bytes" in answer.text
+
+
+async def test_a_form_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def receive_nothing() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(access_module, "FORM_TIMEOUT_S", 0)
+    with pytest.raises(UsageError, match="did not come within"):
+        await read_form(Request({"type": "http", "headers": []}, receive_nothing))
 
 
 async def test_after_the_logout_the_cookie_opens_nothing(reader: Reader) -> None:
@@ -170,6 +198,7 @@ async def test_every_answer_carries_the_policy(reader: Reader) -> None:
         assert "unsafe" not in policy, path
         assert "frame-ancestors 'none'" in policy, path
         assert headers["x-content-type-options"] == "nosniff", path
+        assert headers["cache-control"] == "no-store", path
 
 
 async def test_other_methods_are_refused(reader: Reader) -> None:

@@ -230,21 +230,40 @@ async def test_an_open_page_hears_of_news(reader: Reader, stage: GroupStage) -> 
         assert await reader.watcher.wait(stage.group, seen, timeout_s=20) > seen
 
 
-async def test_an_open_page_hears_a_sign_of_life_where_nothing_happens(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(web, "STREAM_BEAT_S", 0.01)
+async def stream_of_nothing(reader: Reader) -> AsyncGenerator[object]:
+    """Open a stream of news that never come."""
     cookie = "; ".join(f"{name}={value}" for name, value in reader.http.cookies.items())
     session = reader.site.access.find(reader.http.cookies)
     assert session is not None
     request = Request({"type": "http", "headers": [(b"cookie", cookie.encode())]})
     visit = Visit(request=request, session=session, words=Words("en"), query={"of": "nothing"})
-
     response = await reader.site.stream(visit)
-
     assert isinstance(response, StreamingResponse)
     stream = response.body_iterator
     assert isinstance(stream, AsyncGenerator)
+    return stream
+
+
+async def test_an_open_page_hears_nothing_after_the_end_of_its_session(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "STREAM_BEAT_S", 0.01)
+    monkeypatch.setattr(web, "STREAMS_MAX", 1)
+    stream = await stream_of_nothing(reader)
+    await anext(stream)
+    crowded = await reader.http.get("/events")
+    reader.site.access.log_out(reader.http.cookies)
+
+    assert [str(part).partition("\n")[0] async for part in stream] == ["event: over"]
+    assert crowded.status_code == 503
+
+
+async def test_an_open_page_hears_a_sign_of_life_where_nothing_happens(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "STREAM_BEAT_S", 0.01)
+    stream = await stream_of_nothing(reader)
+
     parts = [str(await anext(stream)) for _ in range(2)]
     await stream.aclose()
     # A comment would not reach the script, which would open the stream again and again.

@@ -121,3 +121,26 @@ def test_what_came_through_a_queue_with_two_owners_may_be_consumed_twice() -> No
     counts = counts_of(view(0, ("a", "b"), ("b",)), view(1_000, ("a", "b"), ("b",), offsets=107))
 
     assert counts.possible_duplicates == 7
+
+
+def test_duration_counts_in_the_bucket_whose_bound_it_reaches() -> None:
+    counts = GroupCounts()
+    for seconds in (0.5, 0.501, 300, 301):
+        counts._observe(seconds)
+
+    assert counts.rebalance_s == {0.5: 1, 1.0: 1, 300.0: 1, float("inf"): 1}
+
+
+@pytest.mark.parametrize(("count_max", "left_out"), [(2, 0), (1, 2)])
+def test_queues_up_to_the_bound_have_series(
+    count_max: int, left_out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "QUEUES_MAX", count_max)
+    groups = {"G": counts_of(view(0, ("a",), ("a",)))}
+
+    values = {
+        sample.name: sample.value
+        for family in make_families(None, groups, is_up=True)
+        for sample in family.samples
+    }
+    assert values["sparrowmq_queues_left_out"] == left_out

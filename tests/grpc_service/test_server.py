@@ -25,6 +25,7 @@ from commands import Commands
 from grpc_caller import GrpcCaller
 from queue_messages import message as message_at
 from sparrowmq import Admin, Message, PollConsumer, Producer
+from sparrowmq.calling.tls import client_context
 from sparrowmq.grpc_service import messages, server
 from sparrowmq.grpc_service.callers import Caller
 from sparrowmq.grpc_service.checks import accepted_types
@@ -175,6 +176,7 @@ def test_queues_of_a_route_have_their_permissions(
         (ResponseCode.FLUSH_DISK_TIMEOUT, "", Code.MASTER_PERSISTENCE_TIMEOUT),
         (ResponseCode.SYSTEM_BUSY, "", Code.TOO_MANY_REQUESTS),
         (ResponseCode.NO_MESSAGE, "", Code.INVALID_RECEIPT_HANDLE),
+        (ResponseCode.NO_PERMISSION, "", Code.FORBIDDEN),
         (ResponseCode.SYSTEM_ERROR, f"{DENIED}why", Code.UNAUTHORIZED),
         (ResponseCode.TRANSACTION_FAILED, "why", Code.INTERNAL_SERVER_ERROR),
     ],
@@ -788,6 +790,9 @@ def test_access_control_holds_for_each_call(tmp_path: Path) -> None:
                 refused = caller.begin("SendMessage", iter(nothing.get, b""))
                 nothing.put(b"")
                 assert refused.status.code == Code.UNAUTHORIZED
+                with pytest.raises(grpc.RpcError) as ended:
+                    next(caller.telemetry(iter(())))
+                assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
         with GrpcCaller(secured.grpc, keys=("owner-of-all", "owner-secret-1")) as signer:
             assert signer.send("T", b"x").status.code == Code.OK
         with GrpcCaller(secured.grpc, keys=("reader-1", "reader-secret-1")) as reader:
@@ -839,6 +844,20 @@ def test_the_service_speaks_the_servers_tls_and_shows_a_renewed_certificate(
         renewed = certificates.issue("renewed")
         show(renewed)
         wait_until("the renewed certificate", lambda: is_shown(renewed))
+
+
+def test_the_service_asks_its_clients_for_a_certificate_where_the_servers_do(
+    certificates: Certificates,
+) -> None:
+    ca, (path, key) = certificates.ca.path, certificates.server
+    options = ("--tls-cert", str(path), "--tls-key", str(key), "--tls-client-ca", str(ca))
+    pair = certificates.client
+    mine = client_context(ca_file=ca, certificate_file=pair.path, key_file=pair.key)
+    with EmbeddedCluster(serves_grpc=True, options=options, tls=mine) as secured:
+        with GrpcCaller(secured.grpc, ca=ca, pair=pair) as known:
+            assert known.call("Heartbeat").status.code == Code.OK
+        with GrpcCaller(secured.grpc, ca=ca) as stranger, pytest.raises(grpc.RpcError):
+            stranger.call("Heartbeat", timeout_s=5)
 
 
 def test_the_service_needs_its_broker_in_the_process(tmp_path: Path) -> None:

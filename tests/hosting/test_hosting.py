@@ -82,6 +82,7 @@ def test_embedded_cluster_needs_none_of_the_extras(
     ("host", "options", "words"),
     [
         ("0.0.0.0", "", "--host 0.0.0.0 can be reached from other machines"),
+        ("0.0.0.0", "--tls-cert=cert", "--host 0.0.0.0 can be reached"),
         # Peers without TLS show no certificate.
         ("0.0.0.0", "--tls-client-ca=ca --tls-mode=permissive", "--host 0.0.0.0 can be reached"),
         ("two..dots", "", "--host 'two..dots' is not an address of this machine"),

@@ -10,6 +10,7 @@ from sparrowmq.nameserver.route_table import (
     BROKER_ALIVE_MS,
     BROKER_EXPIRY_MS,
     QUEUES_PER_TOPIC_MAX,
+    TOPIC_LENGTH_MAX,
 )
 from sparrowmq.protocol.bodies import ClusterInfo, TopicList, TopicRouteData, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -203,6 +204,14 @@ def test_topic_with_queues_beyond_the_bound_is_left_out_and_warned_of(rig: Any, 
     assert rig.server.refusals.counts[NameServerRefusal.TOPIC] == 1
 
 
+def test_topic_with_a_name_beyond_the_bound_is_left_out(rig: Any) -> None:
+    longest = "t" * TOPIC_LENGTH_MAX
+
+    rig.register(topics={longest: 4, f"{longest}t": 4})
+
+    assert [route(rig, name).code for name in (longest, f"{longest}t")] == [0, 17]
+
+
 def test_version_is_compared(rig: Any) -> None:
     rig.register(counter=1)
     code = RequestCode.QUERY_DATA_VERSION
@@ -318,7 +327,9 @@ def test_texts_are_kept_by_namespace_and_key(rig: Any) -> None:
     rig.call(RequestCode.PUT_KV_CONFIG, {**item, "value": "v"})
     found = rig.call(RequestCode.GET_KV_CONFIG, item)
     listed = rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
+    rig.server.kv_config.is_changed = False
     rig.call(RequestCode.DELETE_KV_CONFIG, item)
+    assert rig.server.kv_config.is_changed, "the file has the text still"
     gone = rig.call(RequestCode.GET_KV_CONFIG, item)
 
     assert (absent.code, absent.remark) == (22, "No config item, Namespace: n Key: k")

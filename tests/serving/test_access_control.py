@@ -15,6 +15,7 @@ from sparrowmq.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
     LockBatchRequestBody,
+    QueryAssignmentBody,
     SubscriptionData,
     encode_body,
 )
@@ -40,7 +41,7 @@ RULES: Document = {
             "secretKey": "12345678",
             "defaultTopicPerm": "DENY",
             "defaultGroupPerm": "SUB",
-            "topicPerms": ["A=DENY", "B=PUB|SUB", "C=SUB"],
+            "topicPerms": ["A=DENY", "B=PUB|SUB", "C=SUB", "D=PUB"],
             "groupPerms": ["g=DENY", "h=PUB|SUB"],
         },
         {
@@ -113,31 +114,91 @@ def test_addresses_narrow_who_may_come_and_let_nobody_in_unsigned() -> None:
     assert "Check signature" in str(refusal(code, key=OWN.access_key, address="127.0.0.1:1"))
 
 
+PULL = ("topic", Permission.SUB, "consumerGroup")
+LOOK = ("topic", Permission.ANY, "")
+OF_GROUP = ("", Permission.ANY, "group")
+OF_CONSUMER_GROUP = ("", Permission.ANY, "consumerGroup")
+# The fields that name a topic and a group, and the permission for the topic; any one of the flag.
+NEEDS = {
+    RequestCode.SEND_MESSAGE: ("topic", Permission.PUB, ""),
+    RequestCode.SEND_MESSAGE_V2: ("b", Permission.PUB, ""),
+    RequestCode.SEND_BATCH_MESSAGE: ("b", Permission.PUB, ""),
+    RequestCode.RECALL_MESSAGE: ("topic", Permission.PUB, ""),
+    RequestCode.SEND_REPLY_MESSAGE: ("topic", Permission.PUB, ""),
+    RequestCode.SEND_REPLY_MESSAGE_V2: ("b", Permission.PUB, ""),
+    RequestCode.CONSUMER_SEND_MSG_BACK: OF_GROUP,
+    RequestCode.PULL_MESSAGE: PULL,
+    RequestCode.LITE_PULL_MESSAGE: PULL,
+    RequestCode.POP_MESSAGE: PULL,
+    RequestCode.ACK_MESSAGE: PULL,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: PULL,
+    RequestCode.PEEK_MESSAGE: PULL,
+    RequestCode.NOTIFICATION: PULL,
+    RequestCode.POLLING_INFO: PULL,
+    RequestCode.QUERY_CONSUMER_OFFSET: PULL,
+    RequestCode.UPDATE_CONSUMER_OFFSET: PULL,
+    RequestCode.QUERY_MESSAGE: ("topic", Permission.SUB, ""),
+    RequestCode.QUERY_CONSUME_QUEUE: ("topic", Permission.SUB, ""),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: ("topic", Permission.ANY, "group"),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: LOOK,
+    RequestCode.GET_MAX_OFFSET: LOOK,
+    RequestCode.GET_MIN_OFFSET: LOOK,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: LOOK,
+    RequestCode.GET_TOPIC_STATS_INFO: LOOK,
+    RequestCode.GET_TOPIC_CONFIG: LOOK,
+    RequestCode.QUERY_CORRECTION_OFFSET: LOOK,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: OF_GROUP,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: OF_GROUP,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: OF_GROUP,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: OF_GROUP,
+    RequestCode.UNREGISTER_CLIENT: OF_CONSUMER_GROUP,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: OF_CONSUMER_GROUP,
+    RequestCode.GET_GROUP_PLAN: OF_CONSUMER_GROUP,
+    RequestCode.OFFER_GROUP_PLAN: OF_CONSUMER_GROUP,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: OF_CONSUMER_GROUP,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: OF_CONSUMER_GROUP,
+    RequestCode.GET_CONSUME_STATS: OF_CONSUMER_GROUP,
+}
+
+
+@pytest.mark.parametrize("code", NEEDS)
+def test_a_code_needs_a_permission_for_each_name_in_it(code: RequestCode) -> None:
+    topic, permission, group = NEEDS[code]
+
+    def denied(topic_name: str, group_name: str) -> str | None:
+        return refusal(code, {topic or "-": topic_name, group or "-": group_name})
+
+    assert denied("B", "h") is None
+    if topic:
+        for name, owned in (("A", Permission.DENY), ("C", Permission.SUB), ("D", Permission.PUB)):
+            words = None if owned & permission else f"No default permission for topic: {name}"
+            assert denied(name, "h") == words
+    if group:
+        assert denied("B", "g") == "No default permission for group: g"
+
+
+def test_every_code_that_needs_a_permission_is_tried() -> None:
+    of_bodies = {
+        RequestCode.HEART_BEAT,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.QUERY_ASSIGNMENT,
+        # Its test is in test_pop_questions.py.
+        RequestCode.BATCH_ACK_MESSAGE,
+    }
+    assert access_control._NEEDS.keys() == NEEDS.keys() | of_bodies
+
+
 @pytest.mark.parametrize(
     ("code", "fields", "denied"),
     [
-        (RequestCode.SEND_MESSAGE, {"topic": "B"}, None),
-        (RequestCode.SEND_MESSAGE, {"topic": "C"}, "topic: C"),
-        (RequestCode.SEND_MESSAGE_V2, {"b": "A"}, "topic: A"),
-        (RequestCode.SEND_BATCH_MESSAGE, {"b": "other"}, "topic: other"),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "other"}, "topic: other"),
         (RequestCode.SEND_MESSAGE_V2, {"b": "RMQ_SYS_TRACE_TOPIC"}, None),
+        (RequestCode.PULL_MESSAGE, {"topic": "RMQ_SYS_TRACE_TOPIC"}, "topic: RMQ_SYS_TRACE_TOPIC"),
         (RequestCode.SEND_MESSAGE_V2, {"b": "%RETRY%h"}, None),
         (RequestCode.SEND_MESSAGE_V2, {"b": "%RETRY%g"}, "group: g"),
-        (RequestCode.SEND_REPLY_MESSAGE, {"topic": "C"}, "topic: C"),
-        (RequestCode.SEND_REPLY_MESSAGE_V2, {"b": "A"}, "topic: A"),
-        (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"group": "g"}, "group: g"),
-        (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "C", "group": "g"}, "group: g"),
-        (RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "A"}, "topic: A"),
-        (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "g"}, "group: g"),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "x%RETRY%h"}, "topic: x%RETRY%h"),
         (RequestCode.PULL_MESSAGE, {"topic": "C", "consumerGroup": "any"}, None),
-        (RequestCode.PULL_MESSAGE, {"topic": "C", "consumerGroup": "g"}, "group: g"),
-        (RequestCode.LITE_PULL_MESSAGE, {"topic": "A", "consumerGroup": "h"}, "topic: A"),
-        (RequestCode.UPDATE_CONSUMER_OFFSET, {"topic": "A", "consumerGroup": "h"}, "topic: A"),
-        (RequestCode.GET_MAX_OFFSET, {"topic": "C"}, None),
-        (RequestCode.GET_MAX_OFFSET, {"topic": "A"}, "topic: A"),
-        (RequestCode.QUERY_MESSAGE, {"topic": "A"}, "topic: A"),
-        (RequestCode.PULL_MESSAGE, {"topic": "SCHEDULE_TOPIC_XXXX"}, "topic: SCHEDULE_TOPIC_XXXX"),
-        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"}, "group: g"),
         (RequestCode.UNREGISTER_CLIENT, {"producerGroup": "g"}, None),
         (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "A"}, None),
     ],
@@ -148,12 +209,22 @@ def test_a_code_needs_what_it_is_about(
     assert (denied and f"No default permission for {denied}") == refusal(code, fields)
 
 
+def test_a_retry_topic_of_a_message_is_its_groups() -> None:
+    denied = [
+        control().find_denial("RocketMQ", f"%RETRY%{group}", Permission.SUB) for group in "gh"
+    ]
+    assert denied == ["No default permission for group: g", None]
+
+
 @pytest.mark.parametrize(
     ("account", "topic", "is_denied"),
     [
         # Messages of all topics wait in these.
         ({"defaultTopicPerm": "PUB|SUB"}, "any", False),
         ({"defaultTopicPerm": "PUB|SUB"}, "RMQ_SYS_TRANS_HALF_TOPIC", True),
+        ({"defaultTopicPerm": "PUB|SUB"}, "TRANS_CHECK_MAX_TIME_TOPIC", True),
+        ({"defaultTopicPerm": "PUB|SUB"}, "SCHEDULE_TOPIC_XXXX", True),
+        ({"defaultTopicPerm": "PUB|SUB"}, "rmq_sys_wheel_timer", True),
         ({"defaultTopicPerm": "SUB", "topicPerms": ["SCHEDULE_TOPIC_XXXX=SUB"]}, None, False),
         # An administrator with permissions has these alone.
         ({"admin": "true"}, "RMQ_SYS_TRANS_HALF_TOPIC", False),
@@ -180,12 +251,24 @@ def test_bodies_say_what_heartbeats_and_locks_are_about() -> None:
         )
         return encode_body(HeartbeatData(client_id="c", consumer_data_set=[data]))
 
+    def asking(topic: str, group: str) -> bytes:
+        body = QueryAssignmentBody(topic=topic, consumer_group=group, client_id="c")
+        return encode_body(body)
+
     lock = encode_body(LockBatchRequestBody(client_id="c", consumer_group="g"))
 
     assert refusal(RequestCode.HEART_BEAT, body=beat("h", "C")) is None
     assert "topic: A" in str(refusal(RequestCode.HEART_BEAT, body=beat("h", "A")))
     assert "group: g" in str(refusal(RequestCode.HEART_BEAT, body=beat("g", "C")))
-    assert "group: g" in str(refusal(RequestCode.LOCK_BATCH_MQ, body=lock))
+    for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        assert "group: g" in str(refusal(code, body=lock))
+    assert [
+        refusal(RequestCode.QUERY_ASSIGNMENT, body=asking(*of)) for of in ("Bh", "Ah", "Bg")
+    ] == [
+        None,
+        "No default permission for topic: A",
+        "No default permission for group: g",
+    ]
     assert refusal(RequestCode.HEART_BEAT, body=b"{") is not None
 
 

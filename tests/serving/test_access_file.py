@@ -7,11 +7,13 @@ import os
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.serving import access_file
 from sparrowmq.serving.access_control import AccessFault, Document
 from sparrowmq.serving.access_file import AccessFile, read_credentials
 
@@ -127,6 +129,28 @@ async def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
         await file.look()
 
     assert file.control.table is before
+
+
+async def test_a_file_that_is_written_while_it_is_read_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, path = file_of(tmp_path, TEXT), tmp_path / "plain_acl.yml"
+    read = access_file._read_yaml
+
+    def read_too_early(path: Path) -> Any:
+        found = read(path)
+        path.write_text(TEXT + "# rocketmq4")
+        return found
+
+    monkeypatch.setattr(access_file, "_read_yaml", read_too_early)
+    path.write_text(TEXT.replace("rocketmq2", "rocketmq3") + "#")
+    await follow(file)
+    path.write_text(TEXT.replace("rocketmq2", "rocketmq3") + "#")
+    with pytest.raises(AccessFault, match="others write the file"):
+        file.control.change(lambda document: document)
+
+    assert list(file.control.table.accounts) == ["RocketMQ", "rocketmq2"]
+    assert "rocketmq4" in path.read_text()
 
 
 async def test_three_thousand_accounts_are_read_off_the_loop(tmp_path: Path) -> None:

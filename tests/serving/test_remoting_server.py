@@ -606,6 +606,31 @@ async def test_only_a_frame_that_is_long_in_coming_ends_a_connection(serve: Serv
     assert len(await waiting.read(1)) == 1
 
 
+async def test_no_more_connections_are_open_than_are_allowed(serve: Serve) -> None:
+    server, connect = await serve(Machine(), connections_max=2)
+    for expected in (1, 1, 0):
+        peer = await connect()
+        await peer.send(RemotingCommand(code=ANSWER))
+        assert len(await peer.read(1)) == expected
+
+    assert server.connection_count == 2
+
+
+async def test_only_a_silent_connection_ends_after_the_longest_silence(serve: Serve) -> None:
+    machine, clock = Machine(), Clock()
+    server, connect = await serve(machine, world=clock, idle_ms=30_000)
+    talking, silent = await connect(), await connect()
+    for peer in (silent, talking, talking):
+        await peer.send(RemotingCommand(code=ANSWER))
+        assert len(await peer.read(1)) == 1
+        server._sweep()
+        clock.now_ms += 20_000
+    server._sweep()
+
+    await until(lambda: bool(machine.closed))
+    assert [each.address for each in machine.closed] == [silent.address]
+
+
 async def test_peer_that_takes_nothing_for_long_ends(serve: Serve) -> None:
     machine, clock = Machine(body=bytes(MIB)), Clock()
     server, connect = await serve(

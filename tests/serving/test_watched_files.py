@@ -36,6 +36,17 @@ def test_files_are_read_once_two_looks_find_them_alike(tmp_path: Path) -> None:
     assert not files.are_still(found)
 
 
+def test_a_change_is_seen_that_leaves_the_size_and_the_time_of_a_file(tmp_path: Path) -> None:
+    files = watch(path := tmp_path / "a")
+    before = path.stat()
+    # The clock of files has steps.
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.write_text("2")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert [files.find_change() is None for _ in range(2)] == [True, False]
+
+
 def test_unreadable_files_are_read_again_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

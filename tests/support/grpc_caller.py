@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
@@ -24,6 +24,9 @@ from sparrowmq.grpc_service.messages import (
     SystemProperties,
 )
 
+if TYPE_CHECKING:
+    from certificates import Certificate
+
 _NOW = "20261124T000000Z"
 
 
@@ -34,6 +37,7 @@ class GrpcCaller:
         address: the service's address, `ip:port`.
         keys: the access key and the secret key, to sign the calls.
         ca: the certificate of who has signed the service's; None to speak plain text.
+        pair: the client's own certificate.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class GrpcCaller:
         *,
         keys: tuple[str, str] | None = None,
         ca: Path | None = None,
+        pair: Certificate | None = None,
         language: str = "PYTHON",
         version: str = "5.0.7",
     ) -> None:
@@ -51,7 +56,8 @@ class GrpcCaller:
         if ca is None:
             self._channel = grpc.insecure_channel(address, options)
         else:
-            trust = grpc.ssl_channel_credentials(ca.read_bytes())
+            own = (None, None) if pair is None else (pair.key.read_bytes(), pair.path.read_bytes())
+            trust = grpc.ssl_channel_credentials(ca.read_bytes(), *own)
             self._channel = grpc.secure_channel(address, trust, options)
         host, _, port = address.rpartition(":")
         place = Address(host=host, port=int(port))

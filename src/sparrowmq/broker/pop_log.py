@@ -16,6 +16,7 @@ from sparrowmq.broker.pop_changes import (
     decode_pop_changes,
     encode_pop_changes,
 )
+from sparrowmq.broker.processors.pull import wake_waiting
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model.names import POP_LOG_TOPIC
@@ -82,9 +83,13 @@ def _note_failing(state: BrokerState, *, now_ms: int) -> None:
 
 
 def note_moved(state: BrokerState) -> None:
-    """Let groups go on at offsets that a tool, a reset or a pull has set."""
+    """Let groups go on at offsets that a tool, a reset or a pull has set, also pops that wait."""
+    moved = dict[tuple[str, str], list[int]]()
     for (group, topic, queue_id), offset in state.offsets.take_moved().items():
         state.pops.move(QueueKey(group, topic, queue_id), offset)
+        moved.setdefault((group, topic), []).append(queue_id)
+    for place, queue_ids in moved.items():
+        wake_waiting(state, *place, *queue_ids)
 
 
 def refuse_while_failing(state: BrokerState) -> None:

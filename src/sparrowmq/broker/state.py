@@ -213,7 +213,7 @@ class BrokerState:
         """Count a refusal of a kind; return the refusal, to be raised."""
         text = f"refused {request.connection.address}: {remark}"
         facts = self.refusals.note(kind, text, now_ms=request.now_ms)
-        return Refusal(code, remark, ext_fields={}, facts=facts)
+        return Refusal(code, remark, facts=facts)
 
     def check_access(self, request: Request, topic: str, permission: Permission) -> None:
         """Refuse a request whose account lacks permission for a topic that no header field names.

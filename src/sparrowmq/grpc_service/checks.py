@@ -1,6 +1,6 @@
 """The checks of names and values that the official service makes before the broker sees a message.
 
-Source: GrpcValidator, SendMessageActivity of 5.5.0. Tests: test_server.py.
+Source: GrpcValidator, SendMessageActivity of 5.5.0. Tests: test_checks.py, test_server.py.
 """
 
 from __future__ import annotations

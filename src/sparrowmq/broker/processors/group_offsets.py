@@ -66,7 +66,8 @@ def reset_offset(state: BrokerState, request: Request) -> Sequence[Output]:
 
     Each member drops its cached messages, takes the offsets and commits them. Tools commit the
     offsets themselves if the group has no member. As in 5.x, a tool may name one queue, and an
-    offset in it; without a member the broker commits that itself. Differs from RocketMQ: a queue
+    offset in it; without a member the broker commits that itself. It also commits for a group that
+    does not pull: members that pop have no offsets of their own. Differs from RocketMQ: a queue
     without a committed offset is reset too, if the group has a committed offset of another queue.
     Queues that the topic only reads are reset as well. Differs from RocketMQ 4, whose offset is
     that of the message stored nearest to the instant.
@@ -129,7 +130,7 @@ def _reset(
             f"Consumer not online, so can not reset offset, Group: {header.group} "
             f"Topic: {name} Timestamp: {header.timestamp_ms}",
         )
-    if group is None:
+    if group is None or not state.pops.is_pulled(header.group, name, now_ms=request.now_ms):
         for queue, offset in table.items():
             state.offsets.commit(header.group, name, queue.queue_id, offset=offset)
     # The table names the queues.

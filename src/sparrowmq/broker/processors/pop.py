@@ -159,17 +159,14 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
     timestamp_ms = request.timestamp_ms - state.pops.passed_ms
     age_ms = timestamp_ms - header.born_timestamp_ms
     if header.born_timestamp_ms > 0 and age_ms - header.poll_time_ms > LATE_MS_MAX:
-        refusal = state.refusal(
+        # To its sender it looks as if there were no messages.
+        raise state.refusal(
             BrokerRefusal.LATE_POP,
             request,
             ResponseCode.POLLING_TIMEOUT,
             f"the broker[{state.config.address}] pop message is timeout too much: group "
             f"{header.consumer_group!r} sent it {age_ms} ms ago by its clock, which may be behind",
         )
-        # To its sender it looks as if there were no messages. Java's client wants all fields of
-        # this answer, unless it has no set of fields.
-        refusal.ext_fields = None
-        raise refusal
     checked = _check(state, request, header)
     refuse_while_failing(state)
     state.pops.note_pop(header.consumer_group, header.topic, now_ms=request.now_ms)

@@ -26,15 +26,17 @@ from sparrowmq.broker.state import BrokerState
 from sparrowmq.protocol.bodies import TopicConfig
 from sparrowmq.protocol.codes import ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.headers import decode_header
+from sparrowmq.protocol.headers import decode_header, encode_header
 from sparrowmq.protocol.pop_handle import (
     POP_COUNT_MAX,
     NotificationRequestHeader,
     PeekMessageRequestHeader,
     PollingInfoRequestHeader,
+    PopMessageResponseHeader,
 )
 from sparrowmq.serving.connections import Output, Reply
 from sparrowmq.serving.requests import Request, answer
+from sparrowmq.store.results import GetStatus
 
 
 def peek(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -59,9 +61,19 @@ def peek(state: BrokerState, request: Request) -> Sequence[Output]:
             left -= result.count
             rest -= result.count
             size += len(result.records)
+    # Java's client reads the answer as one to a pop, whose fields it wants.
+    fields = PopMessageResponseHeader(
+        pop_timestamp_ms=0, invisible_time_ms=0, revive_qid=0, rest_num=rest
+    )
     body = b"".join(found)
-    code = ResponseCode.SUCCESS if body else ResponseCode.PULL_NOT_FOUND
-    return answer(request, code, ext_fields={"restNum": str(rest)}, body=body or None)
+    status = GetStatus.FOUND if body else GetStatus.NO_MESSAGE_IN_QUEUE
+    return answer(
+        request,
+        ResponseCode.SUCCESS if body else ResponseCode.PULL_NOT_FOUND,
+        remark=status.name,
+        ext_fields=encode_header(fields),
+        body=body or None,
+    )
 
 
 def notify(state: BrokerState, request: Request) -> Sequence[Output]:

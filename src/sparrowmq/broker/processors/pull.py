@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import msgspec
 
@@ -424,11 +425,11 @@ def without_finished(
             yield queue_id
 
 
-def wake_waiting(state: BrokerState, group: str, topic: str, queue_id: int) -> None:
-    """Wake one pop that waits for all queues of a topic, and one that waits for this queue."""
+def wake_waiting(state: BrokerState, group: str, topic: str, *queue_ids: int) -> None:
+    """Wake one pop that waits for all queues of a topic, and one for each of these queues."""
     # A pop from any queue visits those that the topic no longer has.
     count = state.count_readable(topic)
-    others = range(count) if queue_id >= count else ()
-    for each in sorted({ALL_QUEUES, queue_id, *others}):
-        state.holds.wake_first(pop_place(group, topic, each))
-        state.holds.wake_first(notice_place(group, topic, each))
+    others = range(count) if max(queue_ids) >= count else ()
+    places = (place(group, topic, ALL_QUEUES)[0] for place in (pop_place, notice_place))
+    for name, each in product(places, sorted({ALL_QUEUES, *queue_ids, *others})):
+        state.holds.wake_first((name, each))
