@@ -107,6 +107,20 @@ def test_r01_is_a_warning_while_it_may_be_a_member_that_reconnects(seen_group: G
     assert "reconnecting" in found.evidence[-1]
 
 
+def test_r01_says_how_often_messages_come_where_many_containers_share_an_id(
+    seen_group: Group,
+) -> None:
+    group = seen_group(["172.17.0.1@1"] * 8, queues=16)
+
+    (told,) = explain(group.snapshot(), queues(15)[0])
+
+    assert (
+        "up to 8 processes consume T at broker-a: 0, 1: every message up to 8 times"
+        in group.findings()["R01"].consequence
+    )
+    assert "all 8 processes take the share of place 0" in told.steps[-2]
+
+
 @pytest.mark.parametrize("topic", ["%RETRY%G", "T"])
 def test_r04_tells_of_retries_that_double(seen_group: Group, topic: str) -> None:
     group = seen_group(["10.0.0.1@1"] * 2, topics=["%RETRY%G", "T"], queues=1)

@@ -286,17 +286,25 @@ def _circle_steps(place: int, cid_all: Sequence[str]) -> list[Phrase]:
 
 
 def _second_place(cid_all: Sequence[str], taker: int) -> list[Phrase]:
-    first = cid_all.index(cid_all[taker])
+    member = cid_all[taker]
+    first, count = cid_all.index(member), cid_all.count(member)
     if first == taker:
         return []
+    values = {"member": member, "first": str(first), "taker": str(taker)}
     return [
         Phrase(
             "but a member looks for the first place of its id, and {member} stands at place "
             "{first} too: both processes take the share of place {first}, and nobody takes the "
             "share of place {taker}",
-            member=cid_all[taker],
-            first=str(first),
-            taker=str(taker),
+            **values,
+        )
+        if count == 2
+        else Phrase(
+            "but a member looks for the first place of its id, and {member} stands at place "
+            "{first} too: all {count} processes take the share of place {first}, and nobody takes "
+            "the share of place {taker}",
+            count=str(count),
+            **values,
         )
     ]
 
