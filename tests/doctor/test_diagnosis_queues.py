@@ -13,6 +13,7 @@ from sparrowmq.doctor.finding import describe_runs
 from sparrowmq.doctor.group_snapshot import (
     BROADCASTING,
     LATE_MS,
+    LETTER_IS_NEW_MS,
     DeadLetterCount,
     ProgressChange,
     TopicPace,
@@ -740,6 +741,19 @@ def test_q13_sends_no_more_dead_letters_again_than_one_command_may(
         "dlq show G",
         f"dlq resend G --last {last}",
     ]
+
+
+def test_q13_counts_no_letters_of_a_broker_that_did_not_answer_before(seen_group: Group) -> None:
+    seen = seen_group().snapshot()
+    then, now = seen.samples
+    letters = DeadLetterCount(7, now.timestamp_ms - LETTER_IS_NEW_MS - 1)
+    silent = replace(then.brokers[0], failure="no answer")
+    now = replace(now, brokers=(replace(now.brokers[0], dead_letters=letters),))
+
+    for broker, fires in ((silent, False), (replace(silent, failure=""), True)):
+        samples = (replace(then, brokers=(broker,)), now)
+        found = [each.rule for each in diagnose(replace(seen, samples=samples))]
+        assert fires == ("Q13" in found)
 
 
 def test_a_backlog_that_shrinks_says_how_long_it_takes(seen_group: Group) -> None:
