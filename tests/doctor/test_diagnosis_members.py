@@ -296,6 +296,18 @@ def test_r19_tells_who_came_and_went(seen_group: Group) -> None:
     assert "R19" not in seen_group().findings()
 
 
+@pytest.mark.parametrize("silent", ["then", "now"])
+def test_broker_that_answers_one_look_alone_changes_no_member(
+    seen_group: Group, silent: str
+) -> None:
+    group = seen_group()
+    views = getattr(group, silent)
+    missing = replace(views["broker-a"], cid_all=None, connections=(), failure="no answer")
+    views["broker-a"] = missing
+
+    assert group.findings().keys() == ({"Q03"} if silent == "now" else set())
+
+
 @pytest.mark.parametrize("topic", ["T", "%RETRY%G"])
 def test_r19_tells_what_is_handed_over_but_no_retries(seen_group: Group, topic: str) -> None:
     group = seen_group(["10.0.0.1@1"], topics=["T", "%RETRY%G"])
@@ -380,6 +392,25 @@ def test_q04_tells_that_nobody_is_connected(seen_group: Group) -> None:
     assert found.severity == Severity.ERROR
     assert "60 messages behind, growing by 10 a second" in found.consequence
     assert queues(0, 1, 2, 3) == found.unowned
+
+
+def test_q04_does_not_count_members_of_brokers_that_do_not_answer(seen_group: Group) -> None:
+    group = seen_group([], brokers=["broker-a", "broker-b"])
+    group.listing("broker-b", [], failure="no answer")
+    group.flow(0, then=(0, 0), now=(60, 0))
+    assert group.findings()["Q04"].evidence == ("asked 1 broker",)
+
+    # At broker-a, which answers, the group has no queue.
+    group.offsets.clear()
+
+    assert group.findings().keys() == {"Q03"}
+
+
+def test_q04_does_not_say_that_all_is_consumed_where_no_offset_is_known(seen_group: Group) -> None:
+    group = seen_group([])
+    group.offsets.clear()
+
+    assert "all stored messages" not in group.findings()["Q04"].consequence
 
 
 def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) -> None:

@@ -558,12 +558,15 @@ def member_ids(broker: BrokerView) -> frozenset[str]:
 
 
 def changed_members(snapshot: GroupSnapshot) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the client ids that brokers list in the last sample alone, and in the first alone."""
-    then = {broker.broker_name: member_ids(broker) for broker in snapshot.first.brokers}
+    """Return the client ids that brokers list in the last sample alone, and in the first alone.
+
+    What a broker lists that did not answer one of them is not known.
+    """
+    then = {b.broker_name: member_ids(b) for b in snapshot.first.brokers if b.cid_all is not None}
     pairs = [
         (then[broker.broker_name], member_ids(broker))
         for broker in snapshot.last.brokers
-        if broker.broker_name in then
+        if broker.broker_name in then and broker.cid_all is not None
     ]
     came = frozenset(cid for before, after in pairs for cid in after - before)
     went = frozenset(cid for before, after in pairs for cid in before - after)

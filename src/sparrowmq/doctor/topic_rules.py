@@ -652,23 +652,30 @@ def find_unmatched_subscriptions(view: GroupView) -> Iterator[Finding]:
 
 def find_group_without_members(view: GroupView) -> Iterator[Finding]:
     """Q04: no member is connected, and nobody consumes by message."""
-    if any(member_ids(broker) or broker.is_popped for broker in view.snapshot.last.brokers):
+    brokers = view.snapshot.last.brokers
+    if any(member_ids(broker) or broker.is_popped for broker in brokers):
+        return
+    queues = list(view.progress)
+    answering = {broker.broker_name for broker in brokers if broker.cid_all is not None}
+    if len(answering) < len(brokers) and answering.isdisjoint(q.broker_name for q in queues):
+        # The group may consume at the brokers that do not answer alone.
         return
     if view.ownership.is_by_message and not view.in_flight:
         # The offsets move.
         return
-    queues = list(view.progress)
     yield Finding(
         rule="Q04",
         severity=Severity.ERROR if view.lag(queues) else Severity.WARN,
         title=Phrase("no member of this group is connected"),
         evidence=(
-            Phrase("asked {brokers}", brokers=count_of(len(view.snapshot.last.brokers), "broker")),
+            Phrase("asked {brokers}", brokers=count_of(len(answering), "broker")),
         ),
         consequence=(
             Phrase("nothing is consumed: {backlog}", backlog=view.describe_backlog(queues))
             if view.lag(queues)
             else Phrase("all stored messages are consumed; nobody consumes new messages")
+            if queues
+            else Phrase("nobody consumes; brokers know no offset of the group")
         ),
         remedy="start the group's consumers; if they run, check their name server address "
         "and group name; a query of Spark with commitOffsets is never a member: look at the query",
