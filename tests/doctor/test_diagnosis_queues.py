@@ -893,6 +893,18 @@ def test_explanation_follows_the_arithmetic(seen_group: Group) -> None:
     assert orphan.steps[-1] == "so nobody takes the queue"
 
 
+def test_explanation_ends_with_nobody_where_a_member_does_not_subscribe(seen_group: Group) -> None:
+    group = seen_group([FIRST, SECOND], topics=["T", "U"])
+    group.report(SECOND, expressions={"U": "*"})
+
+    (told,) = explain(group.snapshot(), queues(3)[0])
+
+    assert told.owners == ()
+    assert told.steps[-3].endswith("falls to member 1, who takes places 2, 3")
+    assert told.steps[-2] == f"but {SECOND} does not subscribe the topic, and takes no queue of it"
+    assert told.steps[-1] == "so nobody takes the queue"
+
+
 def test_explanation_counts_one_member_and_none(seen_group: Group) -> None:
     alone, nobody = (
         explain(seen_group(ids, queues=8).snapshot(), queues(4)[0])[0] for ids in (["c0"], [])

@@ -15,6 +15,7 @@ from sparrowmq.doctor.ownership import (
     allocate_all,
     holders_of,
     sorted_ids,
+    takes,
     views_of,
 )
 from sparrowmq.errors import UsageError
@@ -71,10 +72,22 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
     explanations = []
     for cid_all, names in by_list.items():
         queues = tuple(topic.subscribe_queues)
-        shares = allocate_all(snapshot, strategy, cid_all)
+        takers = allocate_all(snapshot, strategy, cid_all)[queue]
         owners = tuple(
-            client_id for client_id in shares[queue] for _ in range(cid_all.count(client_id))
+            client_id
+            for client_id in takers
+            if takes(snapshot, client_id, topic)
+            for _ in range(cid_all.count(client_id))
         )
+        steps = _steps(snapshot, queue, queues, cid_all, holder=holders_of(snapshot).get(queue))
+        steps += [
+            Phrase(
+                "but {member} does not subscribe the topic, and takes no queue of it",
+                member=client_id,
+            )
+            for client_id in takers
+            if client_id not in owners
+        ]
         explanations.append(
             Explanation(
                 queue=queue,
@@ -82,16 +95,7 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
                 cid_all=cid_all,
                 queues=queues,
                 owners=owners,
-                steps=tuple(
-                    _steps(
-                        snapshot,
-                        queue,
-                        queues,
-                        cid_all,
-                        owners,
-                        holder=holders_of(snapshot).get(queue),
-                    )
-                ),
+                steps=(*steps, _conclusion(owners)),
             )
         )
     return explanations
@@ -137,7 +141,6 @@ def _steps(
     queue: MessageQueue,
     queues: Sequence[MessageQueue],
     cid_all: Sequence[str],
-    owners: Sequence[str],
     *,
     holder: str | None,
 ) -> list[str]:
@@ -152,7 +155,7 @@ def _steps(
         _list_step(cid_all),
     ]
     if not cid_all:
-        return [*steps, _conclusion(())]
+        return steps
     if strategy == "AVG":
         steps += _average_steps(place, len(queues), cid_all)
     elif strategy == "AVG_BY_CIRCLE":
@@ -177,7 +180,7 @@ def _steps(
         steps.append(
             Phrase("strategy {strategy} computes the share of every member", strategy=strategy)
         )
-    return [*steps, _conclusion(owners)]
+    return steps
 
 
 def _list_step(cid_all: Sequence[str]) -> Phrase:

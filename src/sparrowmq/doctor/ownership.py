@@ -207,7 +207,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
                 shares_by[cid_all] = allocate_all(snapshot, strategy, cid_all)
         shares = [shares_by[cid_all] for cid_all in lists]
         computed |= {queue: shares[0][queue] for queue in queues}
-        takers = [c for c in connections_of(views[0]) if _takes(snapshot, c, topic)]
+        takers = [c for c in connections_of(views[0]) if takes(snapshot, c.client_id, topic)]
         for queue in queues:
             falls_to[queue] = tuple(c for c in takers if c.client_id in shares[0][queue])
             if any(share[queue] != shares[0][queue] for share in shares[1:]):
@@ -248,8 +248,9 @@ def _find_owners(
     return found
 
 
-def _takes(snapshot: GroupSnapshot, connection: MemberConnection, topic: TopicSnapshot) -> bool:
-    report = snapshot.find_report(connection.client_id)
+def takes(snapshot: GroupSnapshot, client_id: str, topic: TopicSnapshot) -> bool:
+    """Return whether a member takes its share of a topic, as far as it reports its topics."""
+    report = snapshot.find_report(client_id)
     # A member that holds queues without any subscription runs a client that never reports them.
     if report is None or (report.held and not report.subscriptions):
         return True
