@@ -228,6 +228,16 @@ def test_r17_compares_a_queue_with_the_others_alone(seen_group: Group) -> None:
     assert "R17" in group.findings()
 
 
+def test_r17_speaks_of_other_members_only_where_there_are_some(seen_group: Group) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, then=(10_000, 1_000), now=(10_000, 1_100))
+
+    found = group.findings()["R17"]
+
+    assert "other members" not in found.consequence
+    assert "AVG_BY_LOAD" not in found.remedy
+
+
 def test_r21_and_r25_tell_of_broadcasting(seen_group: Group) -> None:
     group = seen_group(model=BROADCASTING)
     assert group.findings().keys() == {"R21"}

@@ -129,6 +129,7 @@ def _lag_finding(
 ) -> Finding:
     rest = [lag for queue, lag in lags.items() if queue not in hot]
     owners = sorted({c.client_id for queue in hot for c in view.ownership.falls_to[queue]})
+    has_others = len(view.members) > len(owners)
     evidence = [describe_state([q], view.describe_backlog([q])) for q in hot]
     if rest:
         evidence.append(
@@ -144,12 +145,15 @@ def _lag_finding(
         ),
         evidence=tuple(evidence),
         consequence=Phrase(
-            "most of the work falls to {ids} while other members wait",
-            ids=", ".join(owners),
-        ),
-        remedy=(
-            "check whether producers choose queues by an unevenly distributed key, and whether "
-            f"this member is slower than the others; {relief_of(view)}"
+            "most of the work falls to {ids} while other members wait", ids=", ".join(owners)
+        )
+        if has_others
+        else Phrase("the messages of these queues wait the longest"),
+        remedy="check whether producers choose queues by an unevenly distributed key"
+        + (
+            f", and whether this member is slower than the others; {relief_of(view)}"
+            if has_others
+            else ""
         ),
         commands=(command_for_members(view.snapshot.group),),
         members=tuple(owners),
