@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.cli.rebalance_json import json_of_findings
 from sparrowmq.doctor import Severity, compute_ownership, diagnose
 from sparrowmq.doctor.explain import explain, find_queue
 from sparrowmq.doctor.finding import describe_runs
@@ -246,6 +247,22 @@ def test_r21_and_r25_tell_of_broadcasting(seen_group: Group) -> None:
 
     assert group.findings().keys() == {"R21", "R25"}
     assert "R21" not in seen_group().findings()
+
+
+def test_broadcasting_members_share_no_queue_by_a_strategy_and_have_no_known_lag(
+    seen_group: Group,
+) -> None:
+    group = seen_group(model=BROADCASTING, strategy="CONFIG")
+    group.flow(0, then=(5_000, 0), now=(5_000, 0))
+    group.flow(1, 2, 3, then=(100, 0), now=(100, 0))
+    group.report(FIRST, strategy="CONFIG")
+    group.report(SECOND, strategy="AVG")
+
+    assert group.findings().keys() == {"R21"}
+    view = examine(group.snapshot())
+    assert view.known_lag is None
+    found = json_of_findings(view, [])
+    assert (found["lag"], found["growth_per_second"]) == (None, None)
 
 
 @pytest.mark.parametrize(("is_locked", "fires"), [(False, True), (True, False)])

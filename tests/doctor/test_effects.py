@@ -124,6 +124,26 @@ def test_table_and_json_name_a_broker_that_denies_access(seen_group: Any) -> Non
     assert json_of_group(view)["failures"] == {"broker-b": "No default permission"}
 
 
+def test_a_table_says_how_often_an_id_is_in_use(seen_group: Any) -> None:
+    view, out = examine(seen_group(["10.0.0.1@1"] * 3).snapshot()), StringIO()
+    console = Console(file=out, width=200)
+
+    console.print(render_group(view, console))
+
+    assert out.getvalue().count("id in use 3 times") == 3
+
+
+def test_a_table_counts_no_members_where_consumers_only_pop(seen_group: Any) -> None:
+    group = seen_group([])
+    group.now["broker-a"] = replace(group.now["broker-a"], is_popped=True)
+    view, out = examine(group.snapshot()), StringIO()
+    console = Console(file=out, width=200)
+
+    console.print(render_group(view, console))
+
+    assert "0 members" not in out.getvalue()
+
+
 def test_prose_is_folded_on_a_terminal_only(slow_group: tuple[GroupView, list[Finding]]) -> None:
     lines: dict[bool, list[str]] = {}
     for is_terminal in (True, False):

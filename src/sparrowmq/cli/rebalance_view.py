@@ -94,10 +94,10 @@ def _head(view: GroupView) -> Text:
     parts = [
         model,
         words().count(len(view.user_queues), "queue"),
-        words().count(len(view.ownership.connections), "member"),
     ]
-    if not snapshot.is_broadcasting:
-        # Members of a broadcasting group store their offsets locally.
+    if (members := view.member_count) is not None:
+        parts.append(words().count(members, "member"))
+    if view.known_lag is not None:
         parts.append(words().phrase(view.describe_backlog(view.progress)))
         if wait_ms := view.wait_ms(view.progress):
             parts.append(words()("the oldest waits for {time}", time=words().duration(wait_ms)))

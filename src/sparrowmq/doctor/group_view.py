@@ -317,6 +317,12 @@ class GroupView:
         known = self.progress
         return sum(known[q].lag for q in (known if queues is None else queues) if q in known)
 
+    @property
+    def known_lag(self) -> int | None:
+        """The number of unconsumed messages; None if unknown, as for BROADCASTING members."""
+        is_known = bool(self.progress) and not self.snapshot.is_broadcasting
+        return self.lag() if is_known else None
+
     def wait_ms(self, queues: Iterable[MessageQueue]) -> int:
         """Return how long the oldest unconsumed message of these queues waits; 0 if not for long.
 

@@ -107,6 +107,9 @@ def find_room_tilt(view: GroupView) -> Iterator[Finding]:
 
 def find_lag_tilt(view: GroupView) -> Iterator[Finding]:
     """R17: a queue's backlog is far above that of the others although its owner consumes."""
+    if view.snapshot.is_broadcasting:
+        # No broker knows what members have consumed.
+        return
     for topic in view.snapshot.user_topics:
         known = view.progress
         lags = {q: known[q].lag for q in topic.subscribe_queues if q in known}

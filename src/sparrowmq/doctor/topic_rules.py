@@ -685,7 +685,7 @@ def find_group_without_members(view: GroupView) -> Iterator[Finding]:
 
 def find_unknown_strategy(view: GroupView) -> Iterator[Finding]:
     """Q05: the strategy's name alone does not determine the owners."""
-    if find_named(view.snapshot.strategy) is not None:
+    if view.snapshot.is_broadcasting or find_named(view.snapshot.strategy) is not None:
         return
     yield Finding(
         rule="Q05",
