@@ -115,7 +115,6 @@ def find_backlog_to_be_skipped(view: GroupView) -> Iterator[Finding]:
         and first[queue].max_offset > 0
         and queue.topic in topics_under_way
         and view.is_user_queue(queue)
-        and not (view.rates and view.rates[queue].consumed_per_s)
     ]
     if not new:
         return
