@@ -421,6 +421,26 @@ def test_r10_finds_queues_that_a_strategy_with_settings_gives_to_nobody(
     assert found.evidence == ("by strategy CONFIG no member has T at broker-a: 2, 3 in hand",)
 
 
+def test_r10_finds_queues_that_a_strategy_gives_to_nobody_because_it_fails(
+    seen_group: Group,
+) -> None:
+    # The second member's id does not name a machine room.
+    ids = ("room1-10.0.0.1@1", "10")
+    group = seen_group(ids, brokers=["room1-a"], strategy="MACHINE_ROOM_NEARBY-AVG")
+    held = queues(0, 1, broker="room1-a")
+    group.flow(*range(4), broker="room1-a", then=(100, 0), now=(160, 0))
+    # Members keep what they have while their strategy fails.
+    group.report(ids[0], held=held)
+    group.report(ids[1])
+
+    found = group.findings()["R10"]
+    owners = compute_ownership(group.snapshot())
+
+    assert found.unowned == queues(2, 3, broker="room1-a")
+    assert "errors of the strategy" in found.remedy
+    assert [owners.owner_ids(queue) for queue in held] == [ids[:1]] * 2
+
+
 def test_q19_finds_a_retry_topic_that_takes_no_message(seen_group: Group) -> None:
     group = seen_group()
     closed = group.topics["T"].queues[0]._replace(is_writable=False)

@@ -241,7 +241,8 @@ def _find_owners(
                 holders.setdefault(held.queue, []).append(connection)
     found: dict[MessageQueue, tuple[MemberConnection, ...]] = {}
     for queue, takers in falls_to.items():
-        ids = {c.client_id for c in takers}
+        # Where the strategy fails, any member may have kept the queue.
+        ids = {c.client_id for c in takers} or counts.keys()
         # A broker asks only one of two processes with one id; the other's queues stay unknown.
         is_reported = all(each in reporting and counts[each] == 1 for each in ids)
         found[queue] = tuple(holders.get(queue, ())) if ids and is_reported else takers

@@ -16,7 +16,12 @@ from sparrowmq.doctor.finding import (
     describe_queues,
 )
 from sparrowmq.doctor.group_snapshot import HeldQueue, TopicSnapshot
-from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
+from sparrowmq.doctor.group_view import (
+    GroupView,
+    changed_members,
+    find_duplicates,
+    member_ids,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.strategies.registry import find_named
@@ -50,13 +55,22 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
     # Only the members know the shares that such a strategy gives.
     is_unknown = find_named(view.snapshot.strategy) is None
+    # Of an id that is in use twice, nobody takes the second share. Otherwise the strategy fails.
+    given_to_nobody = (
+        frozenset()
+        if find_duplicates(view.snapshot.last)
+        else {queue for queue, client_ids in view.ownership.shares.items() if not client_ids}
+    )
     ignored = [
         queue
         for queue, connections in view.ownership.falls_to.items()
-        if (connections or is_unknown) and queue not in in_hand and view.is_user_queue(queue)
+        if (connections or is_unknown or queue in given_to_nobody)
+        and queue not in in_hand
+        and view.is_user_queue(queue)
     ]
     if not ignored:
         return
+    is_unknown = is_unknown or not given_to_nobody.isdisjoint(ignored)
     yield Finding(
         rule="R10",
         severity=Severity.ERROR,
