@@ -78,16 +78,32 @@ def test_r01_names_the_containers_that_share_an_id_and_the_queues_it_costs(
     assert "instance name" in found.remedy
 
 
-def test_r02_is_the_same_on_one_host(seen_group: Group) -> None:
-    twice = ["10.0.0.5@DEFAULT"] * 2
+@pytest.mark.parametrize("host", ["10.0.0.5", "172.17.0.5"])
+def test_r02_is_the_same_on_one_host(seen_group: Group, host: str) -> None:
+    twice = [f"{host}@DEFAULT"] * 2
     group = seen_group(twice, queues=4)
-    group.listing("broker-a", twice, addresses=["10.0.0.5:41", "10.0.0.5:42"])
+    group.listing("broker-a", twice, addresses=[f"{host}:41", f"{host}:42"])
 
     findings = group.findings()
 
     assert "R01" not in findings
     assert queues(0, 1) == findings["R02"].double
     assert queues(2, 3) == findings["R02"].unowned
+
+
+def test_an_id_costs_no_queue_that_has_an_owner_or_that_another_id_costs(
+    seen_group: Group,
+) -> None:
+    ring = seen_group(["10.0.0.1@1", "10.0.0.1@1", "10.0.0.2@1"], queues=16)
+    ring.strategy = "CONSISTENT_HASH"
+    ids = [*["10.0.0.1@1"] * 2, *["10.0.0.2@1"] * 2]
+    group = seen_group(ids)
+    group.listing("broker-a", ids, addresses=["10.8.0.1:1", "10.8.0.2:1", "10.8.0.3:1", "10.8.0.3:2"])
+
+    found = group.findings()
+
+    assert ring.findings()["R01"].unowned == ()
+    assert (found["R01"].unowned, found["R02"].unowned) == (queues(1), queues(3))
 
 
 def test_r01_counts_an_id_that_a_broker_lists_without_its_connections(seen_group: Group) -> None:
@@ -275,13 +291,13 @@ def test_r14_leaves_a_member_alone_whose_queues_nobody_knows(seen_group: Group) 
 def test_r14_leaves_a_member_to_its_plan_that_gave_the_queues_to_quicker_ones(
     seen_group: Group,
 ) -> None:
-    group = seen_group(["10.0.0.1@1", "10.0.0.2@1"], strategy="AVG_BY_LOAD")
-    owners = tuple((queue, "10.0.0.2@1") for queue in queues(0, 1, 2, 3))
+    group = seen_group(["10.0.0.1@1", "10.0.0.2@1"], queues=2, strategy="AVG_BY_LOAD")
+    owners = tuple((queue, "10.0.0.2@1") for queue in queues(0, 1))
     plan = PlanSnapshot(epoch=1, owners=owners, client_ids=("10.0.0.1@1", "10.0.0.2@1"))
 
     view = examine(replace(group.snapshot(), plan=plan))
 
-    assert [len(view.owned_by(client_id)) for client_id in view.members] == [0, 4]
+    assert [len(view.owned_by(client_id)) for client_id in view.members] == [0, 2]
     assert list(find_idle_members(view)) == []
 
 
@@ -350,6 +366,19 @@ def test_r28_leaves_a_member_alone_that_has_consumed_all_of_another_queue(
     assert group.findings().keys() == {"R30"}
 
 
+def test_r28_leaves_a_member_alone_that_hands_a_queue_over(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, then=(300, 100), now=(300, 100))
+    group.flow(2, 3, then=(300, 100), now=(400, 400))
+    assert group.findings()["R28"].members == ("10.0.0.1@1",)
+
+    group.report("10.0.0.1@1", held=queues(0, 1))
+    drained = group.reports[0].held[0]._replace(is_dropped=True)
+    group.reports[0] = replace(group.reports[0], held=(drained, group.reports[0].held[1]))
+
+    assert "R28" not in group.findings()
+
+
 def test_r28_leaves_a_member_alone_that_has_just_come(seen_group: Group) -> None:
     group = seen_group()
     group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], before=["10.0.0.2@1"])
@@ -374,6 +403,9 @@ def test_r33_finds_two_clusters_and_name_servers_that_disagree(seen_group: Group
     group.topics["T"] = replace(view, queues=(here, there._replace(cluster="D")))
     found = group.findings()["R33"]
     assert "broker-b belongs to cluster D" in found.evidence
+    # Some brokers do not say to which cluster they belong.
+    group.topics["T"] = replace(view, queues=(here, there._replace(cluster="")))
+    assert "R33" not in group.findings()
 
     disagreeing = (("ns1:9876", ("broker-a", "broker-b")), ("ns2:9876", ("broker-a",)))
     group.topics["T"] = replace(view, broker_names_by_server=disagreeing)
@@ -429,6 +461,12 @@ def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) 
     group.now["broker-a"] = replace(view, connections=both)
     assert "Q09" not in group.findings()
     assert "Q09" not in seen_group([ours, theirs]).findings()
+    bounded = "CONSISTENT_HASH_BOUNDED"
+    titles = [
+        seen_group(strategy=name).findings()["Q09"].title
+        for name in (bounded, f"{bounded} (own settings)")
+    ]
+    assert titles[0] == titles[1]
 
 
 @pytest.mark.parametrize("strategy", ["MINIMAL_MOVE", "AVG_BY_LOAD", "CONSISTENT_HASH", "AVG"])

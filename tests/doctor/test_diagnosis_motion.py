@@ -125,6 +125,16 @@ def test_r03_finds_members_at_the_wrong_cluster(seen_group: Group) -> None:
     assert found["R03"].evidence[0] == "10.0.9.1:9876 knows no broker of the topic"
     assert len(found["R03"].unowned) == 4
     assert "R33" not in found
+    # Members of other topics are where they belong.
+    seen = group.now["broker-a"]
+    group.now["broker-a"] = replace(seen, subscriptions=())
+    assert "R03" not in group.findings()
+    group.now["broker-a"] = seen
+    # A topic that no name server knows is in no cluster.
+    group.topics["T"] = replace(
+        topic, queues=(), broker_names_by_server=(("10.0.9.1:9876", ()), ("10.0.9.2:9876", ()))
+    )
+    assert "R03" not in group.findings()
 
 
 def test_r03_is_silent_where_name_servers_only_disagree(seen_group: Group) -> None:

@@ -183,7 +183,9 @@ def test_r13_leaves_rooms_alone_of_which_java_reports_the_class(seen_group: Grou
     assert group.findings().keys() == {"Q05"}
 
 
-@pytest.mark.parametrize(("topics", "fires"), [(("T", "U", "V"), True), (("T",), False)])
+@pytest.mark.parametrize(
+    ("topics", "fires"), [(("T", "U", "V"), True), (("T", "U"), True), (("T",), False)]
+)
 def test_r15_finds_that_the_first_ids_get_the_extra_queue_of_every_topic(
     seen_group: Group, topics: tuple[str, ...], fires: bool
 ) -> None:
@@ -193,7 +195,8 @@ def test_r15_finds_that_the_first_ids_get_the_extra_queue_of_every_topic(
 
     assert fires == (found is not None)
     if found is not None:
-        assert found.evidence == (f"{FIRST}: 6 queues", f"{SECOND}: 3 queues")
+        count = len(topics)
+        assert found.evidence == (f"{FIRST}: {2 * count} queues", f"{SECOND}: {count} queues")
 
 
 @pytest.mark.parametrize(
@@ -265,6 +268,14 @@ def test_broadcasting_members_share_no_queue_by_a_strategy_and_have_no_known_lag
     assert (found["lag"], found["growth_per_second"]) == (None, None)
 
 
+def test_broadcasting_members_wait_for_no_lock(seen_group: Group) -> None:
+    group = seen_group(model=BROADCASTING, language="PYTHON")
+    group.flow(0, then=(5_000, 0), now=(5_000, 0))
+    group.report(FIRST, held=queues(0), is_orderly=True, is_locked=False)
+
+    assert group.findings().keys() == {"R21"}
+
+
 @pytest.mark.parametrize(("is_locked", "fires"), [(False, True), (True, False)])
 def test_r22_finds_an_ordered_consumer_without_its_lock(
     seen_group: Group, is_locked: bool, fires: bool
@@ -278,6 +289,19 @@ def test_r22_finds_an_ordered_consumer_without_its_lock(
     assert fires == (found is not None)
     if found is not None:
         assert found.evidence == (f"T at broker-a: 1 at {FIRST}",)
+
+
+@pytest.mark.parametrize("committed", [90, 91])
+def test_r22_leaves_a_queue_alone_that_moves_before_it_changes_hands(
+    seen_group: Group, committed: int
+) -> None:
+    group = seen_group([FIRST])
+    group.report(FIRST, held=queues(0), is_orderly=True, is_locked=False)
+    starting = group.reports[0].held[0]._replace(state="STARTING")
+    group.reports[0] = replace(group.reports[0], held=(starting,))
+    group.flow(0, then=(100, 90), now=(100, committed))
+
+    assert (committed == 90) == ("R22" in group.findings())
 
 
 def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
@@ -378,6 +402,9 @@ def test_q01_finds_queues_that_take_messages_and_are_not_read(seen_group: Group)
     assert queues(4, 5) == found.unowned
     assert found.evidence == ("broker-a: readQueueNums 4, writeQueueNums 6",)
     assert "stored there: 7 messages" in found.consequence
+    assert [" ".join(each.arguments) for each in found.commands] == [
+        "topic update T --read-queues 6"
+    ]
     group.topics["T"] = replace(view, queues=(at._replace(is_writable=False),))
     assert "Q01" not in group.findings()
 
@@ -387,10 +414,35 @@ def test_q02_finds_topics_that_cannot_be_read(seen_group: Group) -> None:
     view: TopicSnapshot = group.topics["T"]
     group.topics["T"] = replace(view, queues=(view.queues[0]._replace(is_readable=False),))
     assert group.findings()["Q02"].evidence == ("broker-a gives no read permission",)
+    # Without both permissions, the one that members miss is told.
+    closed = view.queues[0]._replace(is_readable=False, is_writable=False)
+    group.topics["T"] = replace(view, queues=(closed,))
+    assert group.findings()["Q02"].evidence == ("broker-a gives no read permission",)
 
     group.topics["T"] = replace(view, queues=())
 
-    assert "no name server knows topic T" in group.findings()["Q02"].title
+    found = group.findings()
+    assert "no name server knows topic T" in found["Q02"].title
+    assert "R14" not in found
+
+
+@pytest.mark.parametrize(("count", "severity"), [(1, Severity.INFO), (2, Severity.WARN)])
+def test_q02_warns_where_no_broker_accepts_messages(
+    seen_group: Group, count: int, severity: Severity
+) -> None:
+    group = seen_group(brokers=["broker-a", "broker-b"])
+    view: TopicSnapshot = group.topics["T"]
+    closed = [at._replace(is_writable=False) for at in view.queues[:count]]
+    group.topics["T"] = replace(view, queues=(*closed, *view.queues[count:]))
+
+    assert group.findings()["Q02"].severity == severity
+
+
+def test_q16_costs_the_queues_of_those_brokers_alone_that_say_so(seen_group: Group) -> None:
+    group = seen_group(brokers=["broker-a", "broker-b"])
+    group.now["broker-b"] = replace(group.now["broker-b"], is_disabled=True)
+
+    assert group.findings()["Q16"].unowned == queues(0, 1, 2, 3, broker="broker-b")
 
 
 def test_q05_says_when_owners_cannot_be_computed_and_shows_those_who_tell(
@@ -473,6 +525,9 @@ def test_q22_finds_messages_that_expired_and_that_no_member_has_in_hand(
     assert ("Q22" in found) == is_found
     if is_found:
         assert found["Q22"].evidence == ("T at broker-a: 0: 30 messages from offset 100 on",)
+    broker = replace(last.brokers[0], message_model=BROADCASTING)
+    view = examine(replace(snapshot, samples=(snapshot.first, replace(last, brokers=(broker,)))))
+    assert "Q22" not in {finding.rule for finding in apply_rules(view)}
 
 
 @pytest.mark.parametrize(("done", "rules"), [(1_000, {"Q20"}), (150, {"Q06"})])

@@ -54,6 +54,28 @@ def test_a_finding_has_its_effects_and_their_evidence(
     assert not any("Q07" in line for line in cause.evidence)
 
 
+def test_a_fault_of_no_member_in_particular_explains_what_members_do(seen_group: Any) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, 3, then=(300, 100), now=(300, 100))
+    group.now["broker-a"] = replace(group.now["broker-a"], is_disabled=True)
+
+    (cause,) = diagnose(group.snapshot())
+
+    assert (cause.rule, [effect.rule for effect in cause.effects]) == ("Q16", ["Q06"])
+    assert not cause.members
+    assert cause.effects[0].members
+
+
+def test_the_greater_backlog_comes_first(seen_group: Any) -> None:
+    group, ids = seen_group(), ("10.0.0.1@1", "10.0.0.2@1")
+    group.flow(0, then=(300, 100), now=(300, 100))
+    group.flow(2, then=(900, 100), now=(900, 100))
+    for client_id in ids:
+        group.report(client_id, is_silent=True, failure="no answer")
+
+    assert [finding.members for finding in diagnose(group.snapshot())] == [(ids[1],), (ids[0],)]
+
+
 def test_a_text_without_blanks_is_folded_and_not_cut() -> None:
     remedy = "查明监听器为什么失败（它的日志记有每条消息的错误）；" * 5
     table = PlainTable(box=None, show_header=False)
