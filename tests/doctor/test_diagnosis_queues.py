@@ -232,6 +232,17 @@ def test_r17_compares_a_queue_with_the_others_alone(seen_group: Group) -> None:
     assert "R17" in group.findings()
 
 
+def test_r17_leaves_queues_alone_that_have_no_owner_or_stand_still(seen_group: Group) -> None:
+    group = seen_group([FIRST, FIRST])
+    group.flow(3, then=(5_000, 0), now=(5_120, 0))
+    assert "R17" not in group.findings()
+
+    group = seen_group()
+    group.flow(0, then=(5_000, 40), now=(5_000, 40))
+    group.flow(1, 2, 3, then=(100, 100), now=(160, 160))
+    assert group.findings().keys() == {"R30"}
+
+
 def test_r17_speaks_of_other_members_only_where_there_are_some(seen_group: Group) -> None:
     group = seen_group([FIRST])
     group.flow(0, then=(10_000, 1_000), now=(10_000, 1_100))
@@ -318,6 +329,11 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
         "group reset G --topic T --queue broker-a:0 --to 41",
     ]
     assert found.members == (FIRST,)
+    seen = group.snapshot()
+    stuck, *others = seen.last.progress
+    stuck = stuck._replace(last_timestamp_ms=seen.last.timestamp_ms - 90_000)
+    seen = replace(seen, samples=(seen.first, replace(seen.last, progress=(stuck, *others))))
+    assert "the last message consumed was stored 90 s ago" in diagnose(seen)[0].evidence
     # A member of which nothing moves is R28.
     group.flow(1, then=(100, 100), now=(100, 100))
     assert group.findings().keys() == {"R28"}
@@ -360,6 +376,7 @@ def test_r30_says_what_waits_behind_the_message(seen_group: Group, is_orderly: b
     group.flow(0, then=(100, 40), now=(160, 40))
     group.flow(1, 2, 3, then=(100, 100), now=(160, 160))
     group.report(FIRST, held=queues(0, 1), is_orderly=is_orderly)
+    group.report(SECOND, held=queues(2, 3), is_orderly=True)
 
     consequence = group.findings()["R30"].consequence
 
@@ -560,6 +577,7 @@ def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
     group = seen_group()
     group.flow(0, 1, 2, 3, then=(100, 40), now=(160, 40))
     group.report(FIRST, held=queues(0, 1), cached=500)
+    group.waits_ms[queues(0)[0]] = LATE_MS
 
     found = group.findings()["Q06"]
 
@@ -694,6 +712,7 @@ def test_q07_advises_no_members_where_one_queue_gets_everything(seen_group: Grou
         # The same everywhere; less than chance explains; nobody looked twice.
         dict.fromkeys(range(4), ((0, 0), (60, 60))),
         {0: ((0, 0), (30, 30))},
+        dict.fromkeys(range(3), ((0, 0), (1, 1))) | {3: ((0, 0), (39, 39))},
         {},
     ],
 )
@@ -705,6 +724,14 @@ def test_q11_leaves_even_and_little_input_alone(
         group.flow(queue_id, then=then, now=now)
 
     assert "Q11" not in group.findings()
+
+
+def test_q11_compares_a_queue_with_the_others_alone(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, then=(0, 0), now=(12, 12))
+    group.flow(3, then=(0, 0), now=(60, 60))
+
+    assert "Q11" in group.findings()
 
 
 def test_q11_is_no_warning_while_the_crowded_queue_keeps_up(seen_group: Group) -> None:

@@ -414,12 +414,11 @@ def _describe_hands(view: GroupView, client_id: str) -> Phrase:
     pulled = max((held.last_pull_timestamp_ms for held in report.held), default=0)
     if not pulled:
         return Phrase("{id} has {messages} in hand", id=client_id, messages=messages)
-    age_s = (view.snapshot.last.timestamp_ms - pulled) / 1000
     return Phrase(
         "{id} has {messages} in hand and last pulled {time} ago",
         id=client_id,
         messages=messages,
-        time=format_duration(1000 * age_s),
+        time=format_duration(view.timestamp_ms - pulled),
     )
 
 

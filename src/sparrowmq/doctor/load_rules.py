@@ -291,8 +291,7 @@ def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> F
         Phrase("owner: {ids}", ids=", ".join(owners)),
     ]
     if progress.last_timestamp_ms:
-        age_s = (view.snapshot.last.timestamp_ms - progress.last_timestamp_ms) / 1000
-        age = format_duration(1000 * age_s)
+        age = format_duration(view.timestamp_ms - progress.last_timestamp_ms)
         evidence.append(Phrase("the last message consumed was stored {time} ago", time=age))
     return Finding(
         rule="R30",
