@@ -1089,6 +1089,7 @@ def test_explanation_is_given_for_every_list_of_members(seen_group: Group) -> No
     [
         ("3", None, "write BROKER:ID"),
         ("broker-a:x", None, "write BROKER:ID"),
+        pytest.param(f"broker-a:{'9' * 5_000}", None, "write BROKER:ID", id="beyond Python"),
         ("broker-a:9", None, "they divide T at broker-a: 0-3"),
         ("broker-z:0", None, "do not divide queue broker-z:0"),
         ("broker-a:0", "U", "does not consume topic U; it consumes T"),
