@@ -196,6 +196,10 @@ def test_r06_finds_different_tags_and_not_tags_in_another_order(seen_group: Grou
     found = group.findings()["R06"]
     assert "member 10.0.0.2@1: C" in found.evidence
     assert "skipped for good" in found.consequence
+    # No expression selects all.
+    group = seen_group(["10.0.0.1@1"])
+    group.report("10.0.0.1@1", expressions={"T": ""}, held=queues(0, 1, 2, 3))
+    assert group.findings() == {}
 
 
 @pytest.mark.parametrize(("member", "fires"), [(2, True), (1, False), (0, False)])
@@ -262,9 +266,18 @@ def test_r12_finds_a_member_that_unsubscribed_everything(seen_group: Group) -> N
 
     assert queues(0, 1) == found.unowned
     assert "T at broker-a: 0, 1 (60 messages behind" in found.consequence
+    assert "R05" not in group.findings()
 
-    group.reports[0] = replace(group.reports[0], subscriptions=group.reports[1].subscriptions)
-    assert "R12" not in group.findings()
+    silent = group.reports[0]
+    for told in (
+        replace(silent, subscriptions=group.reports[1].subscriptions),
+        # Some clients never report what they subscribe.
+        replace(silent, held=(group.reports[1].held[0]._replace(queue=queues(0)[0]),)),
+        # This one has left.
+        replace(silent, client_id="10.0.0.3@1"),
+    ):
+        group.reports[0] = told
+        assert "R12" not in group.findings()
 
 
 @pytest.mark.parametrize(("member_count", "idle"), [(4, []), (6, ["10.0.0.5@1", "10.0.0.6@1"])])
@@ -364,6 +377,17 @@ def test_r28_leaves_a_member_alone_that_has_consumed_all_of_another_queue(
     group.flow(2, 3, then=(100, 100), now=(160, 160))
 
     assert group.findings().keys() == {"R30"}
+
+
+def test_r28_finds_a_silent_member_of_a_group_that_filters(seen_group: Group) -> None:
+    group = seen_group()
+    group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], expressions={"T": "A"})
+    group.flow(0, 1, then=(300, 100), now=(300, 100))
+    group.report("10.0.0.1@1", expressions={"T": "A"}, is_silent=True, failure="no answer")
+
+    found = group.findings()["R28"]
+
+    assert (found.members, found.unowned) == (("10.0.0.1@1",), queues(0, 1))
 
 
 def test_r28_leaves_a_member_alone_that_hands_a_queue_over(seen_group: Group) -> None:

@@ -21,10 +21,12 @@ IDS = [f"10.0.0.{number}@1" for number in range(1, 5)]
 def test_r18_names_the_share_that_a_newcomer_moves(
     seen_group: Group, strategy: str, fires: bool
 ) -> None:
-    found = seen_group(IDS, queues=16, strategy=strategy).findings()
+    topics = ("T", "%RETRY%G")
+    found = seen_group(IDS, topics=topics, queues=16, strategy=strategy).findings()
 
     assert fires == ("R18" in found)
     if fires:
+        assert found["R18"].evidence[0].startswith("16 queues, 4 members")
         # Of 16 queues over 5 members 3 must move.
         assert found["R18"].title == "one more member would move 88% of the queues"
         assert found["R18"].evidence[1].endswith("queues; 3 would be enough")

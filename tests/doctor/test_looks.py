@@ -158,3 +158,13 @@ def test_what_came_through_a_queue_with_two_owners_may_be_consumed_twice() -> No
     owners = {**OF_A, QUEUES[0]: ("a", "b")}
 
     assert count_at_risk(view_at(1_000, owners), view_at(2_000, owners, offsets=117)) == 17
+
+
+def test_owners_are_dated_exactly_only_if_the_look_before_had_others() -> None:
+    first = examine(snapshot(versions={"a": 1}))
+    changed = snapshot(versions={"b": 1})
+
+    assert {each.is_exact for each in first.standings.values()} == {False}
+    for is_watched in (True, False):
+        view = examine(changed, first.standings, is_watched=is_watched)
+        assert {each.is_exact for each in view.standings.values()} == {is_watched}
