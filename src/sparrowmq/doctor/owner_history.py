@@ -478,7 +478,7 @@ def _belongs(at: At, cluster: Sequence[At]) -> bool:
     # Once each queue has one owner, a join or leave begins another rebalance.
     is_settled = all(len(owners) == 1 for owners in last.values())
     if last and isinstance(at.what, SeenEvent):
-        return after_ms <= QUIET_MS and not (is_settled and after_ms > 0)
+        return after_ms <= QUIET_MS and not is_settled
     return after_ms <= _quiet_ms(len(last), is_settled)
 
 
