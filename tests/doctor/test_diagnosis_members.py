@@ -98,7 +98,9 @@ def test_an_id_costs_no_queue_that_has_an_owner_or_that_another_id_costs(
     ring.strategy = "CONSISTENT_HASH"
     ids = [*["10.0.0.1@1"] * 2, *["10.0.0.2@1"] * 2]
     group = seen_group(ids)
-    group.listing("broker-a", ids, addresses=["10.8.0.1:1", "10.8.0.2:1", "10.8.0.3:1", "10.8.0.3:2"])
+    group.listing(
+        "broker-a", ids, addresses=["10.8.0.1:1", "10.8.0.2:1", "10.8.0.3:1", "10.8.0.3:2"]
+    )
 
     found = group.findings()
 
@@ -148,6 +150,15 @@ def test_r04_tells_of_retries_that_double(seen_group: Group, topic: str) -> None
     assert (topic == "%RETRY%G") == ("R04" in findings)
     if topic == "%RETRY%G":
         assert "the retry topic grows by 5.0 messages a second" in findings["R04"].evidence
+
+
+def test_an_id_that_broadcasting_members_share_doubles_no_retries(seen_group: Group) -> None:
+    group = seen_group(["10.0.0.1@1"] * 2, topics=["%RETRY%G", "T"], model="BROADCASTING")
+
+    findings = group.findings()
+
+    assert findings["R01"].severity == Severity.WARN
+    assert "R04" not in findings
 
 
 def test_r05_finds_topics_that_only_some_members_subscribe(seen_group: Group) -> None:
@@ -388,6 +399,9 @@ def test_r28_finds_a_silent_member_of_a_group_that_filters(seen_group: Group) ->
     found = group.findings()["R28"]
 
     assert (found.members, found.unowned) == (("10.0.0.1@1",), queues(0, 1))
+    # What has just come counts too: a silent member may have consumed none of it.
+    group.flow(0, 1, then=(100, 100), now=(160, 100))
+    assert group.findings()["R28"].unowned == queues(0, 1)
 
 
 def test_r28_leaves_a_member_alone_that_hands_a_queue_over(seen_group: Group) -> None:

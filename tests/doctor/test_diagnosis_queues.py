@@ -441,6 +441,7 @@ def test_q02_finds_topics_that_cannot_be_read(seen_group: Group) -> None:
     view: TopicSnapshot = group.topics["T"]
     group.topics["T"] = replace(view, queues=(view.queues[0]._replace(is_readable=False),))
     assert group.findings()["Q02"].evidence == ("broker-a gives no read permission",)
+    assert compute_ownership(group.snapshot()).owners == {}, "nobody divides its queues"
     # Without both permissions, the one that members miss is told.
     closed = view.queues[0]._replace(is_readable=False, is_writable=False)
     group.topics["T"] = replace(view, queues=(closed,))
@@ -658,6 +659,7 @@ def test_q07_finds_members_slower_than_their_producers(
 
     found = group.findings()["Q07"]
 
+    assert "Q10" not in group.findings()
     assert severity == found.severity
     assert means in found.consequence
     pace = f"{FIRST}: {produced / 12:.0f} messages a second in, 67 out, 16,600 behind"
@@ -719,6 +721,16 @@ def test_q07_leaves_messages_alone_that_are_on_their_way(seen_group: Group) -> N
     group.flow(0, 1, 2, 3, then=(1_000, 900), now=(9_000, 8_200))
 
     assert group.findings() == {}
+
+
+def test_q07_leaves_messages_alone_that_a_long_call_may_have(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(1_000, 850), now=(1_060, 910))
+    assert "Q07" in group.findings()
+
+    group.report(FIRST, paces=(TopicPace("T", 5_000.0, 10.0),))
+
+    assert "Q07" not in group.findings()
 
 
 def test_q07_warns_where_a_backlog_that_shrinks_takes_hours(seen_group: Group) -> None:
@@ -814,6 +826,14 @@ def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> N
         view.describe_backlog(view.progress)
         == "288 messages behind, perhaps consumed but not yet committed"
     )
+
+
+def test_a_backlog_that_grows_slowly_is_said_to_grow(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(5_000, 1_000), now=(5_601, 1_600))
+    view = examine(group.snapshot())
+
+    assert view.describe_backlog(queues(0)) == "4,001 messages behind, growing by 0.2 a second"
 
 
 def test_nobody_is_said_to_have_consumed_what_no_member_has(seen_group: Group) -> None:
@@ -1020,6 +1040,10 @@ def test_q08_finds_what_somebody_moved_within_ten_minutes(
     assert fires == (found is not None)
     if found is not None:
         assert found.consequence == "60 messages may be consumed again"
+    # Dead letters that were sent again have moved no offset of the group.
+    again = change._replace(kind="sent again")
+    group.now["broker-a"] = replace(group.now["broker-a"], changes=(again,))
+    assert "Q08" not in group.findings()
 
 
 def test_findings_come_with_the_worst_first(seen_group: Group) -> None:

@@ -680,9 +680,7 @@ def find_group_without_members(view: GroupView) -> Iterator[Finding]:
         rule="Q04",
         severity=Severity.ERROR if view.lag(queues) else Severity.WARN,
         title=Phrase("no member of this group is connected"),
-        evidence=(
-            Phrase("asked {brokers}", brokers=count_of(len(answering), "broker")),
-        ),
+        evidence=(Phrase("asked {brokers}", brokers=count_of(len(answering), "broker")),),
         consequence=(
             Phrase("nothing is consumed: {backlog}", backlog=view.describe_backlog(queues))
             if view.lag(queues)
