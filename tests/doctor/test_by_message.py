@@ -17,7 +17,8 @@ from sparrowmq import Message, MessageExt, Producer, PushConsumer, SimpleConsume
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.doctor import Finding, Severity, diagnose
-from sparrowmq.doctor.group_snapshot import DeadLetterCount
+from sparrowmq.doctor.group_snapshot import DeadLetterCount, ProgressChange
+from sparrowmq.doctor.group_view import examine
 from sparrowmq.exporter.watch import ClusterWatch
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import words_of
@@ -287,6 +288,35 @@ def test_what_moves_or_was_seen_once_is_no_warning(
     found = found_flying(seen, in_flight=30, deliveries=9)
 
     assert "Q21" not in {finding.rule for finding in found}
+
+
+def test_the_oldest_message_in_flight_is_that_of_all_queues(seen_group: Any) -> None:
+    seen = seen_group([])
+    seen.now["broker-a"] = replace(seen.now["broker-a"], is_popped=True)
+    snapshot = seen.snapshot()
+    last, now_ms = snapshot.last, snapshot.last.timestamp_ms
+    progress = [
+        each._replace(in_flight=1, oldest_timestamp_ms=now_ms - age_ms)
+        for each, age_ms in zip(last.progress, (5_000, 70_000, 9_000, 8_000), strict=True)
+    ]
+    flying = replace(snapshot, samples=(replace(last, progress=tuple(progress)),))
+
+    assert examine(flying).oldest_in_flight == (last.progress[1].queue, 70_000)
+    assert examine(snapshot).in_flight == 0, "the broker says that none is"
+
+
+def test_a_reset_and_messages_that_expired_are_told_by_message_too(seen_group: Any) -> None:
+    seen = seen_group([])
+    seen.flow(0, then=(200, 100), now=(200, 100))
+    at_ms = seen.snapshot().last.timestamp_ms
+    moved = ProgressChange(at_ms, "reset", "10.0.0.9:1", "T", moves=((0, 200, 100),))
+    seen.now["broker-a"] = replace(seen.now["broker-a"], changes=(moved,))
+
+    found = {finding.rule for finding in found_flying(seen, expired=20)}
+
+    assert found == {"Q08", "Q22", "R32"}
+    # Those in flight may be the ones that expired.
+    assert "Q22" not in {each.rule for each in found_flying(seen, in_flight=30, expired=20)}
 
 
 def test_dead_letters_by_message_explain_the_messages_that_come_again(seen_group: Any) -> None:

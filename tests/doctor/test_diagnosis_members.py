@@ -78,16 +78,34 @@ def test_r01_names_the_containers_that_share_an_id_and_the_queues_it_costs(
     assert "instance name" in found.remedy
 
 
-def test_r02_is_the_same_on_one_host(seen_group: Group) -> None:
-    twice = ["10.0.0.5@DEFAULT"] * 2
+@pytest.mark.parametrize("host", ["10.0.0.5", "172.17.0.5"])
+def test_r02_is_the_same_on_one_host(seen_group: Group, host: str) -> None:
+    twice = [f"{host}@DEFAULT"] * 2
     group = seen_group(twice, queues=4)
-    group.listing("broker-a", twice, addresses=["10.0.0.5:41", "10.0.0.5:42"])
+    group.listing("broker-a", twice, addresses=[f"{host}:41", f"{host}:42"])
 
     findings = group.findings()
 
     assert "R01" not in findings
     assert queues(0, 1) == findings["R02"].double
     assert queues(2, 3) == findings["R02"].unowned
+
+
+def test_an_id_costs_no_queue_that_has_an_owner_or_that_another_id_costs(
+    seen_group: Group,
+) -> None:
+    ring = seen_group(["10.0.0.1@1", "10.0.0.1@1", "10.0.0.2@1"], queues=16)
+    ring.strategy = "CONSISTENT_HASH"
+    ids = [*["10.0.0.1@1"] * 2, *["10.0.0.2@1"] * 2]
+    group = seen_group(ids)
+    group.listing(
+        "broker-a", ids, addresses=["10.8.0.1:1", "10.8.0.2:1", "10.8.0.3:1", "10.8.0.3:2"]
+    )
+
+    found = group.findings()
+
+    assert ring.findings()["R01"].unowned == ()
+    assert (found["R01"].unowned, found["R02"].unowned) == (queues(1), queues(3))
 
 
 def test_r01_counts_an_id_that_a_broker_lists_without_its_connections(seen_group: Group) -> None:
@@ -107,6 +125,20 @@ def test_r01_is_a_warning_while_it_may_be_a_member_that_reconnects(seen_group: G
     assert "reconnecting" in found.evidence[-1]
 
 
+def test_r01_says_how_often_messages_come_where_many_containers_share_an_id(
+    seen_group: Group,
+) -> None:
+    group = seen_group(["172.17.0.1@1"] * 8, queues=16)
+
+    (told,) = explain(group.snapshot(), queues(15)[0])
+
+    assert (
+        "up to 8 processes consume T at broker-a: 0, 1: every message up to 8 times"
+        in group.findings()["R01"].consequence
+    )
+    assert "all 8 processes take the share of place 0" in told.steps[-2]
+
+
 @pytest.mark.parametrize("topic", ["%RETRY%G", "T"])
 def test_r04_tells_of_retries_that_double(seen_group: Group, topic: str) -> None:
     group = seen_group(["10.0.0.1@1"] * 2, topics=["%RETRY%G", "T"], queues=1)
@@ -118,6 +150,15 @@ def test_r04_tells_of_retries_that_double(seen_group: Group, topic: str) -> None
     assert (topic == "%RETRY%G") == ("R04" in findings)
     if topic == "%RETRY%G":
         assert "the retry topic grows by 5.0 messages a second" in findings["R04"].evidence
+
+
+def test_an_id_that_broadcasting_members_share_doubles_no_retries(seen_group: Group) -> None:
+    group = seen_group(["10.0.0.1@1"] * 2, topics=["%RETRY%G", "T"], model="BROADCASTING")
+
+    findings = group.findings()
+
+    assert findings["R01"].severity == Severity.WARN
+    assert "R04" not in findings
 
 
 def test_r05_finds_topics_that_only_some_members_subscribe(seen_group: Group) -> None:
@@ -166,6 +207,10 @@ def test_r06_finds_different_tags_and_not_tags_in_another_order(seen_group: Grou
     found = group.findings()["R06"]
     assert "member 10.0.0.2@1: C" in found.evidence
     assert "skipped for good" in found.consequence
+    # No expression selects all.
+    group = seen_group(["10.0.0.1@1"])
+    group.report("10.0.0.1@1", expressions={"T": ""}, held=queues(0, 1, 2, 3))
+    assert group.findings() == {}
 
 
 @pytest.mark.parametrize(("member", "fires"), [(2, True), (1, False), (0, False)])
@@ -232,9 +277,18 @@ def test_r12_finds_a_member_that_unsubscribed_everything(seen_group: Group) -> N
 
     assert queues(0, 1) == found.unowned
     assert "T at broker-a: 0, 1 (60 messages behind" in found.consequence
+    assert "R05" not in group.findings()
 
-    group.reports[0] = replace(group.reports[0], subscriptions=group.reports[1].subscriptions)
-    assert "R12" not in group.findings()
+    silent = group.reports[0]
+    for told in (
+        replace(silent, subscriptions=group.reports[1].subscriptions),
+        # Some clients never report what they subscribe.
+        replace(silent, held=(group.reports[1].held[0]._replace(queue=queues(0)[0]),)),
+        # This one has left.
+        replace(silent, client_id="10.0.0.3@1"),
+    ):
+        group.reports[0] = told
+        assert "R12" not in group.findings()
 
 
 @pytest.mark.parametrize(("member_count", "idle"), [(4, []), (6, ["10.0.0.5@1", "10.0.0.6@1"])])
@@ -261,13 +315,13 @@ def test_r14_leaves_a_member_alone_whose_queues_nobody_knows(seen_group: Group) 
 def test_r14_leaves_a_member_to_its_plan_that_gave_the_queues_to_quicker_ones(
     seen_group: Group,
 ) -> None:
-    group = seen_group(["10.0.0.1@1", "10.0.0.2@1"], strategy="AVG_BY_LOAD")
-    owners = tuple((queue, "10.0.0.2@1") for queue in queues(0, 1, 2, 3))
+    group = seen_group(["10.0.0.1@1", "10.0.0.2@1"], queues=2, strategy="AVG_BY_LOAD")
+    owners = tuple((queue, "10.0.0.2@1") for queue in queues(0, 1))
     plan = PlanSnapshot(epoch=1, owners=owners, client_ids=("10.0.0.1@1", "10.0.0.2@1"))
 
     view = examine(replace(group.snapshot(), plan=plan))
 
-    assert [len(view.owned_by(client_id)) for client_id in view.members] == [0, 4]
+    assert [len(view.owned_by(client_id)) for client_id in view.members] == [0, 2]
     assert list(find_idle_members(view)) == []
 
 
@@ -280,6 +334,18 @@ def test_r19_tells_who_came_and_went(seen_group: Group) -> None:
     assert found.evidence == ("joined: 10.0.0.3@1", "left: 10.0.0.2@1")
     assert found.severity == Severity.INFO
     assert "R19" not in seen_group().findings()
+
+
+@pytest.mark.parametrize("silent", ["then", "now"])
+def test_broker_that_answers_one_look_alone_changes_no_member(
+    seen_group: Group, silent: str
+) -> None:
+    group = seen_group()
+    views = getattr(group, silent)
+    missing = replace(views["broker-a"], cid_all=None, connections=(), failure="no answer")
+    views["broker-a"] = missing
+
+    assert group.findings().keys() == ({"Q03"} if silent == "now" else set())
 
 
 @pytest.mark.parametrize("topic", ["T", "%RETRY%G"])
@@ -324,6 +390,33 @@ def test_r28_leaves_a_member_alone_that_has_consumed_all_of_another_queue(
     assert group.findings().keys() == {"R30"}
 
 
+def test_r28_finds_a_silent_member_of_a_group_that_filters(seen_group: Group) -> None:
+    group = seen_group()
+    group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], expressions={"T": "A"})
+    group.flow(0, 1, then=(300, 100), now=(300, 100))
+    group.report("10.0.0.1@1", expressions={"T": "A"}, is_silent=True, failure="no answer")
+
+    found = group.findings()["R28"]
+
+    assert (found.members, found.unowned) == (("10.0.0.1@1",), queues(0, 1))
+    # What has just come counts too: a silent member may have consumed none of it.
+    group.flow(0, 1, then=(100, 100), now=(160, 100))
+    assert group.findings()["R28"].unowned == queues(0, 1)
+
+
+def test_r28_leaves_a_member_alone_that_hands_a_queue_over(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, then=(300, 100), now=(300, 100))
+    group.flow(2, 3, then=(300, 100), now=(400, 400))
+    assert group.findings()["R28"].members == ("10.0.0.1@1",)
+
+    group.report("10.0.0.1@1", held=queues(0, 1))
+    drained = group.reports[0].held[0]._replace(is_dropped=True)
+    group.reports[0] = replace(group.reports[0], held=(drained, group.reports[0].held[1]))
+
+    assert "R28" not in group.findings()
+
+
 def test_r28_leaves_a_member_alone_that_has_just_come(seen_group: Group) -> None:
     group = seen_group()
     group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], before=["10.0.0.2@1"])
@@ -348,6 +441,9 @@ def test_r33_finds_two_clusters_and_name_servers_that_disagree(seen_group: Group
     group.topics["T"] = replace(view, queues=(here, there._replace(cluster="D")))
     found = group.findings()["R33"]
     assert "broker-b belongs to cluster D" in found.evidence
+    # Some brokers do not say to which cluster they belong.
+    group.topics["T"] = replace(view, queues=(here, there._replace(cluster="")))
+    assert "R33" not in group.findings()
 
     disagreeing = (("ns1:9876", ("broker-a", "broker-b")), ("ns2:9876", ("broker-a",)))
     group.topics["T"] = replace(view, broker_names_by_server=disagreeing)
@@ -368,6 +464,25 @@ def test_q04_tells_that_nobody_is_connected(seen_group: Group) -> None:
     assert queues(0, 1, 2, 3) == found.unowned
 
 
+def test_q04_does_not_count_members_of_brokers_that_do_not_answer(seen_group: Group) -> None:
+    group = seen_group([], brokers=["broker-a", "broker-b"])
+    group.listing("broker-b", [], failure="no answer")
+    group.flow(0, then=(0, 0), now=(60, 0))
+    assert group.findings()["Q04"].evidence == ("asked 1 broker",)
+
+    # At broker-a, which answers, the group has no queue.
+    group.offsets.clear()
+
+    assert group.findings().keys() == {"Q03"}
+
+
+def test_q04_does_not_say_that_all_is_consumed_where_no_offset_is_known(seen_group: Group) -> None:
+    group = seen_group([])
+    group.offsets.clear()
+
+    assert "all stored messages" not in group.findings()["Q04"].consequence
+
+
 def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) -> None:
     group = seen_group(strategy="MINIMAL_MOVE")
     view = group.now["broker-a"]
@@ -384,6 +499,12 @@ def test_q09_refuses_our_own_strategies_beside_other_clients(seen_group: Group) 
     group.now["broker-a"] = replace(view, connections=both)
     assert "Q09" not in group.findings()
     assert "Q09" not in seen_group([ours, theirs]).findings()
+    bounded = "CONSISTENT_HASH_BOUNDED"
+    titles = [
+        seen_group(strategy=name).findings()["Q09"].title
+        for name in (bounded, f"{bounded} (own settings)")
+    ]
+    assert titles[0] == titles[1]
 
 
 @pytest.mark.parametrize("strategy", ["MINIMAL_MOVE", "AVG_BY_LOAD", "CONSISTENT_HASH", "AVG"])

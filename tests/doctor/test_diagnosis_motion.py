@@ -21,10 +21,12 @@ IDS = [f"10.0.0.{number}@1" for number in range(1, 5)]
 def test_r18_names_the_share_that_a_newcomer_moves(
     seen_group: Group, strategy: str, fires: bool
 ) -> None:
-    found = seen_group(IDS, queues=16, strategy=strategy).findings()
+    topics = ("T", "%RETRY%G")
+    found = seen_group(IDS, topics=topics, queues=16, strategy=strategy).findings()
 
     assert fires == ("R18" in found)
     if fires:
+        assert found["R18"].evidence[0].startswith("16 queues, 4 members")
         # Of 16 queues over 5 members 3 must move.
         assert found["R18"].title == "one more member would move 88% of the queues"
         assert found["R18"].evidence[1].endswith("queues; 3 would be enough")
@@ -125,6 +127,16 @@ def test_r03_finds_members_at_the_wrong_cluster(seen_group: Group) -> None:
     assert found["R03"].evidence[0] == "10.0.9.1:9876 knows no broker of the topic"
     assert len(found["R03"].unowned) == 4
     assert "R33" not in found
+    # Members of other topics are where they belong.
+    seen = group.now["broker-a"]
+    group.now["broker-a"] = replace(seen, subscriptions=())
+    assert "R03" not in group.findings()
+    group.now["broker-a"] = seen
+    # A topic that no name server knows is in no cluster.
+    group.topics["T"] = replace(
+        topic, queues=(), broker_names_by_server=(("10.0.9.1:9876", ()), ("10.0.9.2:9876", ()))
+    )
+    assert "R03" not in group.findings()
 
 
 def test_r03_is_silent_where_name_servers_only_disagree(seen_group: Group) -> None:

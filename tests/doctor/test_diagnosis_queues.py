@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from sparrowmq.cli.rebalance_json import json_of_findings
 from sparrowmq.doctor import Severity, compute_ownership, diagnose
 from sparrowmq.doctor.explain import explain, find_queue
 from sparrowmq.doctor.finding import describe_runs
 from sparrowmq.doctor.group_snapshot import (
     BROADCASTING,
     LATE_MS,
+    LETTER_IS_NEW_MS,
     DeadLetterCount,
     ProgressChange,
     TopicPace,
@@ -139,6 +141,11 @@ def test_r13_finds_queues_that_two_members_hold(seen_group: Group) -> None:
 
     assert queues(2) == found.double
     assert f"T at broker-a: 2: {FIRST}, {SECOND}" in found.evidence
+    # The first gives the queue up.
+    *others, last = group.reports[0].held
+    held = (*others, last._replace(is_dropped=True))
+    group.reports[0] = replace(group.reports[0], held=held)
+    assert "R13" not in group.findings()
 
 
 def test_r13_finds_different_strategies(seen_group: Group) -> None:
@@ -181,7 +188,9 @@ def test_r13_leaves_rooms_alone_of_which_java_reports_the_class(seen_group: Grou
     assert group.findings().keys() == {"Q05"}
 
 
-@pytest.mark.parametrize(("topics", "fires"), [(("T", "U", "V"), True), (("T",), False)])
+@pytest.mark.parametrize(
+    ("topics", "fires"), [(("T", "U", "V"), True), (("T", "U"), True), (("T",), False)]
+)
 def test_r15_finds_that_the_first_ids_get_the_extra_queue_of_every_topic(
     seen_group: Group, topics: tuple[str, ...], fires: bool
 ) -> None:
@@ -191,7 +200,8 @@ def test_r15_finds_that_the_first_ids_get_the_extra_queue_of_every_topic(
 
     assert fires == (found is not None)
     if found is not None:
-        assert found.evidence == (f"{FIRST}: 6 queues", f"{SECOND}: 3 queues")
+        count = len(topics)
+        assert found.evidence == (f"{FIRST}: {2 * count} queues", f"{SECOND}: {count} queues")
 
 
 @pytest.mark.parametrize(
@@ -211,13 +221,17 @@ def test_r16_finds_what_rooms_without_members_do(
 def test_r17_finds_a_queue_far_behind_the_others(seen_group: Group, lag: int, fires: bool) -> None:
     group = seen_group()
     group.flow(2, then=(lag, 0), now=(lag + 120, 60))
+    group.flow(1, then=(100, 60), now=(100, 60))
 
     found = group.findings().get("R17")
 
     assert fires == (found is not None)
     if found is not None:
         assert found.members == (SECOND,)
-        assert "T at broker-a: 2: 5,060 messages behind, growing by 10 a second" in found.evidence
+        assert found.evidence == (
+            "T at broker-a: 2: 5,060 messages behind, growing by 10 a second",
+            "the topic's other queues: at most 40 messages behind",
+        )
 
 
 def test_r17_compares_a_queue_with_the_others_alone(seen_group: Group) -> None:
@@ -225,6 +239,27 @@ def test_r17_compares_a_queue_with_the_others_alone(seen_group: Group) -> None:
     group.flow(1, then=(5_000, 0), now=(5_120, 60))
 
     assert "R17" in group.findings()
+
+
+def test_r17_leaves_queues_alone_that_have_no_owner_or_stand_still(seen_group: Group) -> None:
+    group = seen_group([FIRST, FIRST])
+    group.flow(3, then=(5_000, 0), now=(5_120, 0))
+    assert "R17" not in group.findings()
+
+    group = seen_group()
+    group.flow(0, then=(5_000, 40), now=(5_000, 40))
+    group.flow(1, 2, 3, then=(100, 100), now=(160, 160))
+    assert group.findings().keys() == {"R30"}
+
+
+def test_r17_speaks_of_other_members_only_where_there_are_some(seen_group: Group) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, then=(10_000, 1_000), now=(10_000, 1_100))
+
+    found = group.findings()["R17"]
+
+    assert "other members" not in found.consequence
+    assert "AVG_BY_LOAD" not in found.remedy
 
 
 def test_r21_and_r25_tell_of_broadcasting(seen_group: Group) -> None:
@@ -235,6 +270,30 @@ def test_r21_and_r25_tell_of_broadcasting(seen_group: Group) -> None:
 
     assert group.findings().keys() == {"R21", "R25"}
     assert "R21" not in seen_group().findings()
+
+
+def test_broadcasting_members_share_no_queue_by_a_strategy_and_have_no_known_lag(
+    seen_group: Group,
+) -> None:
+    group = seen_group(model=BROADCASTING, strategy="CONFIG")
+    group.flow(0, then=(5_000, 0), now=(5_000, 0))
+    group.flow(1, 2, 3, then=(100, 0), now=(100, 0))
+    group.report(FIRST, strategy="CONFIG")
+    group.report(SECOND, strategy="AVG")
+
+    assert group.findings().keys() == {"R21"}
+    view = examine(group.snapshot())
+    assert view.known_lag is None
+    found = json_of_findings(view, [])
+    assert (found["lag"], found["growth_per_second"]) == (None, None)
+
+
+def test_broadcasting_members_wait_for_no_lock(seen_group: Group) -> None:
+    group = seen_group(model=BROADCASTING, language="PYTHON")
+    group.flow(0, then=(5_000, 0), now=(5_000, 0))
+    group.report(FIRST, held=queues(0), is_orderly=True, is_locked=False)
+
+    assert group.findings().keys() == {"R21"}
 
 
 @pytest.mark.parametrize(("is_locked", "fires"), [(False, True), (True, False)])
@@ -252,6 +311,19 @@ def test_r22_finds_an_ordered_consumer_without_its_lock(
         assert found.evidence == (f"T at broker-a: 1 at {FIRST}",)
 
 
+@pytest.mark.parametrize("committed", [90, 91])
+def test_r22_leaves_a_queue_alone_that_moves_before_it_changes_hands(
+    seen_group: Group, committed: int
+) -> None:
+    group = seen_group([FIRST])
+    group.report(FIRST, held=queues(0), is_orderly=True, is_locked=False)
+    starting = group.reports[0].held[0]._replace(state="STARTING")
+    group.reports[0] = replace(group.reports[0], held=(starting,))
+    group.flow(0, then=(100, 90), now=(100, committed))
+
+    assert (committed == 90) == ("R22" in group.findings())
+
+
 def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, then=(100, 40), now=(160, 40))
@@ -259,6 +331,7 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
 
     found = group.findings()["R30"]
 
+    assert group.findings().keys() == {"R30"}
     assert "offset 40 of 160 did not move within 6.0 s" in found.evidence
     assert "120 messages behind, growing by 10 a second" in found.consequence
     assert [" ".join(command.arguments) for command in found.commands] == [
@@ -266,6 +339,11 @@ def test_r30_finds_one_queue_that_stands_still(seen_group: Group) -> None:
         "group reset G --topic T --queue broker-a:0 --to 41",
     ]
     assert found.members == (FIRST,)
+    seen = group.snapshot()
+    stuck, *others = seen.last.progress
+    stuck = stuck._replace(last_timestamp_ms=seen.last.timestamp_ms - 90_000)
+    seen = replace(seen, samples=(seen.first, replace(seen.last, progress=(stuck, *others))))
+    assert "the last message consumed was stored 90 s ago" in diagnose(seen)[0].evidence
     # A member of which nothing moves is R28.
     group.flow(1, then=(100, 100), now=(100, 100))
     assert group.findings().keys() == {"R28"}
@@ -308,6 +386,7 @@ def test_r30_says_what_waits_behind_the_message(seen_group: Group, is_orderly: b
     group.flow(0, then=(100, 40), now=(160, 40))
     group.flow(1, 2, 3, then=(100, 100), now=(160, 160))
     group.report(FIRST, held=queues(0, 1), is_orderly=is_orderly)
+    group.report(SECOND, held=queues(2, 3), is_orderly=True)
 
     consequence = group.findings()["R30"].consequence
 
@@ -350,6 +429,9 @@ def test_q01_finds_queues_that_take_messages_and_are_not_read(seen_group: Group)
     assert queues(4, 5) == found.unowned
     assert found.evidence == ("broker-a: readQueueNums 4, writeQueueNums 6",)
     assert "stored there: 7 messages" in found.consequence
+    assert [" ".join(each.arguments) for each in found.commands] == [
+        "topic update T --read-queues 6"
+    ]
     group.topics["T"] = replace(view, queues=(at._replace(is_writable=False),))
     assert "Q01" not in group.findings()
 
@@ -359,10 +441,36 @@ def test_q02_finds_topics_that_cannot_be_read(seen_group: Group) -> None:
     view: TopicSnapshot = group.topics["T"]
     group.topics["T"] = replace(view, queues=(view.queues[0]._replace(is_readable=False),))
     assert group.findings()["Q02"].evidence == ("broker-a gives no read permission",)
+    assert compute_ownership(group.snapshot()).owners == {}, "nobody divides its queues"
+    # Without both permissions, the one that members miss is told.
+    closed = view.queues[0]._replace(is_readable=False, is_writable=False)
+    group.topics["T"] = replace(view, queues=(closed,))
+    assert group.findings()["Q02"].evidence == ("broker-a gives no read permission",)
 
     group.topics["T"] = replace(view, queues=())
 
-    assert "no name server knows topic T" in group.findings()["Q02"].title
+    found = group.findings()
+    assert "no name server knows topic T" in found["Q02"].title
+    assert "R14" not in found
+
+
+@pytest.mark.parametrize(("count", "severity"), [(1, Severity.INFO), (2, Severity.WARN)])
+def test_q02_warns_where_no_broker_accepts_messages(
+    seen_group: Group, count: int, severity: Severity
+) -> None:
+    group = seen_group(brokers=["broker-a", "broker-b"])
+    view: TopicSnapshot = group.topics["T"]
+    closed = [at._replace(is_writable=False) for at in view.queues[:count]]
+    group.topics["T"] = replace(view, queues=(*closed, *view.queues[count:]))
+
+    assert group.findings()["Q02"].severity == severity
+
+
+def test_q16_costs_the_queues_of_those_brokers_alone_that_say_so(seen_group: Group) -> None:
+    group = seen_group(brokers=["broker-a", "broker-b"])
+    group.now["broker-b"] = replace(group.now["broker-b"], is_disabled=True)
+
+    assert group.findings()["Q16"].unowned == queues(0, 1, 2, 3, broker="broker-b")
 
 
 def test_q05_says_when_owners_cannot_be_computed_and_shows_those_who_tell(
@@ -391,6 +499,26 @@ def test_r10_finds_queues_that_a_strategy_with_settings_gives_to_nobody(
 
     assert found.unowned == queues(2, 3)
     assert found.evidence == ("by strategy CONFIG no member has T at broker-a: 2, 3 in hand",)
+
+
+def test_r10_finds_queues_that_a_strategy_gives_to_nobody_because_it_fails(
+    seen_group: Group,
+) -> None:
+    # The second member's id does not name a machine room.
+    ids = ("room1-10.0.0.1@1", "10")
+    group = seen_group(ids, brokers=["room1-a"], strategy="MACHINE_ROOM_NEARBY-AVG")
+    held = queues(0, 1, broker="room1-a")
+    group.flow(*range(4), broker="room1-a", then=(100, 0), now=(160, 0))
+    # Members keep what they have while their strategy fails.
+    group.report(ids[0], held=held)
+    group.report(ids[1])
+
+    found = group.findings()["R10"]
+    owners = compute_ownership(group.snapshot())
+
+    assert found.unowned == queues(2, 3, broker="room1-a")
+    assert "errors of the strategy" in found.remedy
+    assert [owners.owner_ids(queue) for queue in held] == [ids[:1]] * 2
 
 
 def test_q19_finds_a_retry_topic_that_takes_no_message(seen_group: Group) -> None:
@@ -425,6 +553,9 @@ def test_q22_finds_messages_that_expired_and_that_no_member_has_in_hand(
     assert ("Q22" in found) == is_found
     if is_found:
         assert found["Q22"].evidence == ("T at broker-a: 0: 30 messages from offset 100 on",)
+    broker = replace(last.brokers[0], message_model=BROADCASTING)
+    view = examine(replace(snapshot, samples=(snapshot.first, replace(last, brokers=(broker,)))))
+    assert "Q22" not in {finding.rule for finding in apply_rules(view)}
 
 
 @pytest.mark.parametrize(("done", "rules"), [(1_000, {"Q20"}), (150, {"Q06"})])
@@ -457,6 +588,7 @@ def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
     group = seen_group()
     group.flow(0, 1, 2, 3, then=(100, 40), now=(160, 40))
     group.report(FIRST, held=queues(0, 1), cached=500)
+    group.waits_ms[queues(0)[0]] = LATE_MS
 
     found = group.findings()["Q06"]
 
@@ -467,6 +599,24 @@ def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
     assert f"{SECOND} does not report its messages in hand" in found.evidence
     group.flow(0, then=(100, 40), now=(160, 41))
     assert "Q06" not in group.findings()
+
+
+def test_q06_shows_the_fullest_queues_message_and_the_last_pull(seen_group: Group) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, then=(100, 40), now=(100, 40))
+    group.flow(1, then=(900, 50), now=(900, 50))
+    group.report(FIRST, held=queues(0, 1))
+    now_ms = group.snapshot().last.timestamp_ms
+    held = [
+        each._replace(last_pull_timestamp_ms=now_ms - ago_ms)
+        for each, ago_ms in zip(group.reports[0].held, (90_000, 20_000), strict=True)
+    ]
+    group.reports[0] = replace(group.reports[0], held=tuple(held))
+
+    found = group.findings()["Q06"]
+
+    assert found.commands[-1].arguments == ("msg", "at", "T", "broker-a:1", "50")
+    assert f"{FIRST} has 0 messages in hand and last pulled 20 s ago" in found.evidence
 
 
 def test_q06_leaves_retries_alone_that_wait(seen_group: Group) -> None:
@@ -509,6 +659,7 @@ def test_q07_finds_members_slower_than_their_producers(
 
     found = group.findings()["Q07"]
 
+    assert "Q10" not in group.findings()
     assert severity == found.severity
     assert means in found.consequence
     pace = f"{FIRST}: {produced / 12:.0f} messages a second in, 67 out, 16,600 behind"
@@ -529,6 +680,16 @@ def test_q07_names_the_one_member_that_is_slower_than_the_others(seen_group: Gro
         found.consequence == "498 messages behind: the backlog grows by 178,800 messages every hour"
     )
     assert "AVG_BY_LOAD divides by measured load" in found.remedy
+
+
+def test_q07_does_not_compare_members_with_those_that_have_no_queue(seen_group: Group) -> None:
+    group = seen_group([FIRST, SECOND, "10.0.0.3@1"], queues=2)
+    group.flow(0, 1, then=(10_000, 1_500), now=(10_000, 1_700))
+
+    found = group.findings()["Q07"]
+
+    assert found.title == "2 of 3 members: the backlog is shrinking"
+    assert "more members help only once the topics have more queues" in found.remedy
 
 
 def test_q07_names_the_limit_that_a_member_sets_itself(seen_group: Group) -> None:
@@ -562,6 +723,16 @@ def test_q07_leaves_messages_alone_that_are_on_their_way(seen_group: Group) -> N
     assert group.findings() == {}
 
 
+def test_q07_leaves_messages_alone_that_a_long_call_may_have(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(1_000, 850), now=(1_060, 910))
+    assert "Q07" in group.findings()
+
+    group.report(FIRST, paces=(TopicPace("T", 5_000.0, 10.0),))
+
+    assert "Q07" not in group.findings()
+
+
 def test_q07_warns_where_a_backlog_that_shrinks_takes_hours(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, 1, 2, 3, then=(1_000_000, 500_000), now=(1_000_300, 500_360))
@@ -591,6 +762,7 @@ def test_q07_advises_no_members_where_one_queue_gets_everything(seen_group: Grou
         # The same everywhere; less than chance explains; nobody looked twice.
         dict.fromkeys(range(4), ((0, 0), (60, 60))),
         {0: ((0, 0), (30, 30))},
+        dict.fromkeys(range(3), ((0, 0), (1, 1))) | {3: ((0, 0), (39, 39))},
         {},
     ],
 )
@@ -602,6 +774,14 @@ def test_q11_leaves_even_and_little_input_alone(
         group.flow(queue_id, then=then, now=now)
 
     assert "Q11" not in group.findings()
+
+
+def test_q11_compares_a_queue_with_the_others_alone(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, then=(0, 0), now=(12, 12))
+    group.flow(3, then=(0, 0), now=(60, 60))
+
+    assert "Q11" in group.findings()
 
 
 def test_q11_is_no_warning_while_the_crowded_queue_keeps_up(seen_group: Group) -> None:
@@ -646,6 +826,22 @@ def test_what_waits_to_be_committed_is_not_called_growth(seen_group: Group) -> N
         view.describe_backlog(view.progress)
         == "288 messages behind, perhaps consumed but not yet committed"
     )
+
+
+def test_a_backlog_that_grows_slowly_is_said_to_grow(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(5_000, 1_000), now=(5_601, 1_600))
+    view = examine(group.snapshot())
+
+    assert view.describe_backlog(queues(0)) == "4,001 messages behind, growing by 0.2 a second"
+
+
+def test_nobody_is_said_to_have_consumed_what_no_member_has(seen_group: Group) -> None:
+    group = seen_group([FIRST, FIRST])
+    group.flow(3, then=(95, 95), now=(100, 95))
+    view = examine(group.snapshot())
+
+    assert view.describe_backlog(queues(3)) == "5 messages behind, growing by 0.8 a second"
 
 
 def test_a_member_that_falls_behind_is_not_said_to_have_consumed(seen_group: Group) -> None:
@@ -742,6 +938,22 @@ def test_q13_sends_no_more_dead_letters_again_than_one_command_may(
     ]
 
 
+def test_q13_counts_no_letters_of_a_broker_that_did_not_answer_before(seen_group: Group) -> None:
+    seen = seen_group().snapshot()
+    then, now = seen.samples
+    letters = DeadLetterCount(7, now.timestamp_ms - LETTER_IS_NEW_MS - 1)
+    silent = replace(then.brokers[0], failure="no answer")
+    now = replace(now, brokers=(replace(now.brokers[0], dead_letters=letters),))
+
+    titles = []
+    for broker in (silent, replace(silent, failure="")):
+        samples = (replace(then, brokers=(broker,)), now)
+        found = diagnose(replace(seen, samples=samples))
+        titles.append([str(each.title) for each in found if each.rule == "Q13"])
+
+    assert titles == [[], ["messages become dead letters: 1.2 a second"]]
+
+
 def test_a_backlog_that_shrinks_says_how_long_it_takes(seen_group: Group) -> None:
     group = seen_group()
     group.flow(0, then=(10_000, 1_000), now=(10_000, 1_600))
@@ -770,17 +982,26 @@ def test_q12_finds_a_listener_that_takes_long_and_is_behind(seen_group: Group) -
     assert "Q12" not in group.findings()
 
 
+def test_q12_names_the_slowest_call_of_a_listener_of_several_topics(seen_group: Group) -> None:
+    group = seen_group([FIRST], topics=["T", "U"])
+    for topic in group.topics:
+        group.flow(0, topic=topic, then=(1_000, 100), now=(1_000, 103))
+    group.report(FIRST, paces=(TopicPace("T", 2_400.0, 0.4), TopicPace("U", 1_500.0, 0.4)))
+
+    assert f"{FIRST} is slow: 2.4 s a call" in group.findings()["Q12"].title
+
+
 def test_q12_finds_a_call_that_does_not_return_where_brokers_know_no_offset(
     seen_group: Group,
 ) -> None:
     group = seen_group(model="BROADCASTING")
-    group.report(FIRST, longest_call_ms=26_000)
-    group.report(SECOND, longest_call_ms=900)
+    group.report(FIRST, longest_call_ms=10_000)
+    group.report(SECOND, longest_call_ms=9_999)
 
     found = group.findings()["Q12"]
 
     assert found.members == (FIRST,)
-    assert found.title == f"a call of the listener of {FIRST} has not returned for 26 s"
+    assert found.title == f"a call of the listener of {FIRST} has not returned for 10 s"
 
 
 def test_offsets_that_go_back_are_no_flow(seen_group: Group) -> None:
@@ -819,6 +1040,10 @@ def test_q08_finds_what_somebody_moved_within_ten_minutes(
     assert fires == (found is not None)
     if found is not None:
         assert found.consequence == "60 messages may be consumed again"
+    # Dead letters that were sent again have moved no offset of the group.
+    again = change._replace(kind="sent again")
+    group.now["broker-a"] = replace(group.now["broker-a"], changes=(again,))
+    assert "Q08" not in group.findings()
 
 
 def test_findings_come_with_the_worst_first(seen_group: Group) -> None:
@@ -879,6 +1104,18 @@ def test_explanation_follows_the_arithmetic(seen_group: Group) -> None:
     assert orphan.steps[-1] == "so nobody takes the queue"
 
 
+def test_explanation_ends_with_nobody_where_a_member_does_not_subscribe(seen_group: Group) -> None:
+    group = seen_group([FIRST, SECOND], topics=["T", "U"])
+    group.report(SECOND, expressions={"U": "*"})
+
+    (told,) = explain(group.snapshot(), queues(3)[0])
+
+    assert told.owners == ()
+    assert told.steps[-3].endswith("falls to member 1, who takes places 2, 3")
+    assert told.steps[-2] == f"but {SECOND} does not subscribe the topic, and takes no queue of it"
+    assert told.steps[-1] == "so nobody takes the queue"
+
+
 def test_explanation_counts_one_member_and_none(seen_group: Group) -> None:
     alone, nobody = (
         explain(seen_group(ids, queues=8).snapshot(), queues(4)[0])[0] for ids in (["c0"], [])
@@ -934,6 +1171,7 @@ def test_explanation_is_given_for_every_list_of_members(seen_group: Group) -> No
     [
         ("3", None, "write BROKER:ID"),
         ("broker-a:x", None, "write BROKER:ID"),
+        pytest.param(f"broker-a:{'9' * 5_000}", None, "write BROKER:ID", id="beyond Python"),
         ("broker-a:9", None, "they divide T at broker-a: 0-3"),
         ("broker-z:0", None, "do not divide queue broker-z:0"),
         ("broker-a:0", "U", "does not consume topic U; it consumes T"),

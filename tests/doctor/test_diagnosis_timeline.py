@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrowmq.doctor.owner_history import Holding, list_spans, measure
+from sparrowmq.doctor.owner_history import Holding, describe_durations, list_spans, measure
 from sparrowmq.model import MessageQueue
 
 QUEUES = [MessageQueue("T", "b", queue_id) for queue_id in range(4)]
@@ -32,6 +32,15 @@ def test_join_with_a_moment_of_two_owners() -> None:
     join = [holding(120, "c", 3), holding(150, "b", 2)]
 
     assert figures(BEGIN + join) == (50, 0, 0, 30, 30, 1)
+
+
+def test_times_of_exact_holdings_are_no_bounds() -> None:
+    join = [*BEGIN, holding(150, "c", 3)]
+    found = measure(join, QUEUES, since_ms=100, until_ms=500)
+
+    assert describe_durations(found) == ("never", "0 ms, 0 ms", "350 ms, 350 ms")
+    agreed = measure([*join, holding(160, "b", 2)], QUEUES, since_ms=100, until_ms=500)
+    assert describe_durations(agreed) == ("60 ms", "0 ms, 0 ms", "10 ms, 10 ms")
 
 
 def test_kill_leaves_queues_without_an_owner_for_a_while() -> None:

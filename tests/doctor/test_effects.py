@@ -54,6 +54,28 @@ def test_a_finding_has_its_effects_and_their_evidence(
     assert not any("Q07" in line for line in cause.evidence)
 
 
+def test_a_fault_of_no_member_in_particular_explains_what_members_do(seen_group: Any) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, 3, then=(300, 100), now=(300, 100))
+    group.now["broker-a"] = replace(group.now["broker-a"], is_disabled=True)
+
+    (cause,) = diagnose(group.snapshot())
+
+    assert (cause.rule, [effect.rule for effect in cause.effects]) == ("Q16", ["Q06"])
+    assert not cause.members
+    assert cause.effects[0].members
+
+
+def test_the_greater_backlog_comes_first(seen_group: Any) -> None:
+    group, ids = seen_group(), ("10.0.0.1@1", "10.0.0.2@1")
+    group.flow(0, then=(300, 100), now=(300, 100))
+    group.flow(2, then=(900, 100), now=(900, 100))
+    for client_id in ids:
+        group.report(client_id, is_silent=True, failure="no answer")
+
+    assert [finding.members for finding in diagnose(group.snapshot())] == [(ids[1],), (ids[0],)]
+
+
 def test_a_text_without_blanks_is_folded_and_not_cut() -> None:
     remedy = "查明监听器为什么失败（它的日志记有每条消息的错误）；" * 5
     table = PlainTable(box=None, show_header=False)
@@ -122,6 +144,26 @@ def test_table_and_json_name_a_broker_that_denies_access(seen_group: Any) -> Non
     # It does answer.
     assert "no report from broker-b" in out.getvalue()
     assert json_of_group(view)["failures"] == {"broker-b": "No default permission"}
+
+
+def test_a_table_says_how_often_an_id_is_in_use(seen_group: Any) -> None:
+    view, out = examine(seen_group(["10.0.0.1@1"] * 3).snapshot()), StringIO()
+    console = Console(file=out, width=200)
+
+    console.print(render_group(view, console))
+
+    assert out.getvalue().count("id in use 3 times") == 3
+
+
+def test_a_table_counts_no_members_where_consumers_only_pop(seen_group: Any) -> None:
+    group = seen_group([])
+    group.now["broker-a"] = replace(group.now["broker-a"], is_popped=True)
+    view, out = examine(group.snapshot()), StringIO()
+    console = Console(file=out, width=200)
+
+    console.print(render_group(view, console))
+
+    assert "0 members" not in out.getvalue()
 
 
 def test_prose_is_folded_on_a_terminal_only(slow_group: tuple[GroupView, list[Finding]]) -> None:

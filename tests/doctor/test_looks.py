@@ -12,6 +12,7 @@ from sparrowmq.doctor.group_snapshot import (
     HeldQueue,
     MemberConnection,
     MemberReport,
+    PlanSnapshot,
     QueueProgress,
     Sample,
     TopicQueues,
@@ -76,6 +77,11 @@ def test_events_name_who_came_and_went_and_who_has_another_ones_id() -> None:
     assert list_events(after, view_at(3_000, JOINED_OWNERS, members={"b": 1})) == [
         SeenEvent(SeenEventKind.LEFT, "b", "1")
     ]
+    fewer = view_at(3_000, JOINED_OWNERS, members={"b": 2})
+    assert list_events(view_at(2_000, JOINED_OWNERS, members={"b": 3}), fewer) == [
+        SeenEvent(SeenEventKind.LEFT, "b", "2")
+    ]
+    assert list_events(fewer, fewer) == []
 
 
 def test_events_name_queues_subscriptions_and_strategies_that_changed() -> None:
@@ -87,6 +93,17 @@ def test_events_name_queues_subscriptions_and_strategies_that_changed() -> None:
         SeenEvent(SeenEventKind.SUBSCRIPTION, "T", "* → paid"),
         SeenEvent(SeenEventKind.STRATEGY, "", "AVG → AVG_BY_CIRCLE"),
     ]
+
+
+def test_a_plan_moves_queues_once() -> None:
+    plan = PlanSnapshot(epoch=7, moved=(Q0,), load_before=1.2, load_after=0.8)
+    before, after = (
+        replace(BEFORE, snapshot=replace(BEFORE.snapshot, plan=replace(plan, epoch=epoch)))
+        for epoch in (6, 7)
+    )
+
+    assert list_events(before, after) == [SeenEvent(SeenEventKind.LOAD, "", "1.20 → 0.80")]
+    assert list_events(after, after) == []
 
 
 def test_a_group_that_everybody_left_changed_no_subscription() -> None:
@@ -141,6 +158,9 @@ def test_in_hand_is_what_is_cached_and_what_is_done_but_not_committed() -> None:
     assert examine(replace(seen, samples=(new,))).queues[Q0].in_hand == 3
 
     assert [view.queues[queue].in_hand for queue in QUEUES] == [13, 0, 0, 0]
+    # Its next owner has less.
+    b = MemberReport(client_id="b", held=(HeldQueue(Q0, cached_count=1),))
+    assert examine(replace(seen, reports=(a, b))).queues[Q0].in_hand == 13
     assert view.marked == {"a"}
     assert view.lag() == 200
 
@@ -158,3 +178,21 @@ def test_what_came_through_a_queue_with_two_owners_may_be_consumed_twice() -> No
     owners = {**OF_A, QUEUES[0]: ("a", "b")}
 
     assert count_at_risk(view_at(1_000, owners), view_at(2_000, owners, offsets=117)) == 17
+
+
+def test_a_member_consumes_a_queue_until_it_has_committed() -> None:
+    states = ("STARTING", "CONSUMING", "DRAINING", "COMMITTING", "UNLOCKING")
+
+    assert [HeldQueue(Q0, state=state).is_consumed for state in states] == [
+        *(False, True, True, True, False)
+    ]
+
+
+def test_owners_are_dated_exactly_only_if_the_look_before_had_others() -> None:
+    first = examine(snapshot(versions={"a": 1}))
+    changed = snapshot(versions={"b": 1})
+
+    assert {each.is_exact for each in first.standings.values()} == {False}
+    for is_watched in (True, False):
+        view = examine(changed, first.standings, is_watched=is_watched)
+        assert {each.is_exact for each in view.standings.values()} == {is_watched}

@@ -12,6 +12,7 @@ from sparrowmq.doctor.owner_history import (
     SeenEvent,
     SeenEventKind,
     count_recent,
+    describe_moves,
     describe_reason,
     list_rebalances,
     list_seen_spans,
@@ -154,6 +155,13 @@ def test_a_queue_that_came_back_did_not_move() -> None:
 
     assert found.moves == ()
     assert found.longest_unowned_ms == 400
+
+
+def test_moves_name_their_topics_where_there_are_several() -> None:
+    moves = [QueueMove(queue, ("a",), ("b",)) for queue in (Q0, Q1, Q0._replace(topic="U"))]
+
+    assert describe_moves(moves[:2], " + ".join) == "a → b: broker-a:0, 1"
+    assert describe_moves(moves, " + ".join) == "a → b: T broker-a:0, 1, U broker-a:0"
 
 
 def test_without_anything_seen_there_is_no_rebalance() -> None:

@@ -60,6 +60,23 @@ def test_trouble_is_drawn_over_the_bands_beside_it() -> None:
 
     drawn = [e.get("class") for e in root.iter("rect") if e.get("class") in ("band", "trouble")]
     assert drawn == ["band", "band", "trouble"]
+    titles = [element.text for element in root.iter("title")]
+    assert titles == ["t", "queue 0: a, 10 s", "queue 0: a, 10 s", "queue 0: nobody, 10 s"]
+
+
+def test_bands_end_where_the_plot_ends() -> None:
+    chart = draw_bands(
+        [BandRow("q", [Band(-50, 50, ("a",)), Band(50, 150, ("b",)), Band(150, 200, ("a",))])],
+        title="t",
+        description="d",
+        x_label="seconds",
+        tones={},
+        x_range=(0, 100),
+    )
+
+    first, second = with_class(parse(chart), "band")
+    assert first.get("width") == second.get("width")
+    assert float(second.get("x") or 0) + float(second.get("width") or 0) < WIDTH
 
 
 def test_gap_of_a_moment_stays_visible() -> None:
@@ -106,6 +123,8 @@ def test_names_of_lines_do_not_touch() -> None:
 
     heights = sorted(float(name.get("y") or 0) for name in with_class(root, "name"))
     assert all(below - above >= 15 for above, below in itertools.pairwise(heights))
+    (_, end) = with_class(root, "line")[0].get("d", "").split("L")
+    assert heights[-1] <= float(end.split()[1]) + 5, "they move up from the axis, not below it"
 
 
 def test_crowded_marks_take_several_rows_and_stay_inside() -> None:
@@ -114,7 +133,9 @@ def test_crowded_marks_take_several_rows_and_stay_inside() -> None:
 
     names = with_class(root, "mark-name")
     assert len(names) == 4
-    assert len({(name.get("y"), name.get("x")) for name in names}) == 4
+    heights = [float(name.get("y") or 0) for name in names]
+    assert heights[0] < heights[1]
+    assert heights[2] < heights[3]
     assert names[-1].get("text-anchor") == "end"
     assert all(0 <= float(name.get("x") or 0) <= WIDTH for name in names)
 
@@ -135,11 +156,12 @@ def test_chart_without_points_is_still_a_chart() -> None:
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    root = parse(draw_bars([Bar("x", 150), Bar("y", 50, "note"), Bar("z", 0)]))
+    root = parse(draw_bars([Bar("x", 150), Bar("y", 50, "note"), Bar("z", 0), Bar("w", -9)]))
 
     assert [bar.get("style") for bar in with_class(root, "band")] == [
         "width:100%",
         "width:33.33%",
         "width:0%",
+        "width:0%",
     ]
-    assert [element.text for element in with_class(root, "value")] == ["150", "50", "0"]
+    assert [element.text for element in with_class(root, "value")] == ["150", "50", "0", "-9"]

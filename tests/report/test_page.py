@@ -63,3 +63,6 @@ def test_numbers_stand_right() -> None:
     html = table(["name", "count"], [["a", "1"]], numeric=[1])
 
     assert '<td>a</td><td class="number">1</td>' in html
+    values = Table(["name", "rate", "unknown"], [["a", 12.345, None], ["b", None, None]])
+    assert values.numeric == [1]
+    assert values.shown == [["a", "12.35", ""], ["b", "", ""]]

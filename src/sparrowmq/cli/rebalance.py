@@ -281,7 +281,7 @@ def _look_at_all(
 
 def _urgency(view: GroupView, findings: list[Finding]) -> tuple[int, int, str]:
     worst = max((finding.severity for finding in findings), default=0)
-    return -worst, -view.lag(), view.snapshot.group
+    return -worst, -(view.known_lag or 0), view.snapshot.group
 
 
 def _print_diagnoses(

@@ -89,12 +89,12 @@ def _rounded(number: float | None) -> float | None:
 
 def json_of_findings(view: GroupView, findings: Sequence[Finding]) -> Json:
     """Return the doctor's findings."""
-    queues = view.progress
+    lag = view.known_lag
     return {
         **_head(view.snapshot),
-        "lag": view.lag(queues),
+        "lag": lag,
         "growth_per_second": round(sum(rate.growth_per_s for rate in view.rates.values()), 3)
-        if view.rates
+        if view.rates and lag is not None
         else None,
         "findings": [_finding(finding) for finding in findings],
     }

@@ -94,10 +94,10 @@ def _head(view: GroupView) -> Text:
     parts = [
         model,
         words().count(len(view.user_queues), "queue"),
-        words().count(len(view.ownership.connections), "member"),
     ]
-    if not snapshot.is_broadcasting:
-        # Members of a broadcasting group store their offsets locally.
+    if (members := view.member_count) is not None:
+        parts.append(words().count(members, "member"))
+    if view.known_lag is not None:
         parts.append(words().phrase(view.describe_backlog(view.progress)))
         if wait_ms := view.wait_ms(view.progress):
             parts.append(words()("the oldest waits for {time}", time=words().duration(wait_ms)))
@@ -210,13 +210,16 @@ def _members(view: GroupView, labels: dict[MemberConnection, str]) -> PlainTable
     for connection, label in labels.items():
         count = len(view.owned_by(connection.client_id))
         load = loads.get(connection.client_id)
-        is_shared = ids.count(connection.client_id) > 1
+        uses, has = ids.count(connection.client_id), words().count(count, "queue")
+        if uses > 1:
+            twice = words()("id in use twice")
+            has = twice if uses == 2 else words()("id in use {n} times", n=uses)
         table.add_row(
             Text(label, "bold"),
-            _flag(is_shared, connection.client_id),
+            _flag(uses > 1, connection.client_id),
             connection.address or "?",
             "sparrowmq" if is_marked(connection.version) else connection.language.lower(),
-            words()("id in use twice") if is_shared else words().count(count, "queue"),
+            has,
             "" if load is None else _flag(load > 1, words()("load {n}", n=f"{load:.2f}")),
         )
     return table

@@ -176,7 +176,7 @@ def _explain(view: GroupView, query: Mapping[str, str]) -> dict[str, object]:
 
 
 def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -> list[GroupTile]:
-    lag = view.lag()
+    lag = view.known_lag
     twins = sum(column.process_count > 1 for column in matrix.columns)
     rates = view.rates.values()
     flow = (
@@ -221,7 +221,7 @@ def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -
         GroupTile(
             format_number(lag),
             words("messages behind"),
-            "bad" if flow and falls_behind(lag, flow) else "",
+            "bad" if flow and falls_behind(lag or 0, flow) else "",
         ),
         GroupTile(
             f"{format_rate(flow.produced_per_s)} / {format_rate(flow.consumed_per_s)}"

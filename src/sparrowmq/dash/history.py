@@ -171,7 +171,7 @@ class History:
             "INSERT INTO sample VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
             group,
             view.timestamp_ms,
-            view.lag(),
+            view.known_lag or 0,
             view.unowned,
             view.double,
             view.members.total(),

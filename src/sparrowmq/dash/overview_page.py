@@ -148,7 +148,7 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
         twins = sum(count > 1 for count in view.members.values())
     elif glance is not None and glance.members is not None:
         members, twins = glance.member_count, len(glance.duplicate_ids)
-    lag = glance.known_lag if glance else view.lag() if view else None
+    lag = glance.known_lag if glance else view.known_lag if view else None
     topics = [topic.topic for topic in glance.topics] if glance else []
     letters = glance.dead_letters if glance else None
     if view is not None:

@@ -152,6 +152,8 @@ def find_share_without_subscription(view: GroupView) -> Iterator[Finding]:
 
 def find_different_strategies(view: GroupView) -> Iterator[Finding]:
     """R13: members run different strategies, or several of them hold one queue."""
+    if view.snapshot.is_broadcasting:
+        return
     reported = {r.client_id: r.strategy for r in _answered(view) if r.strategy}
     if not reported or join_reported(reported.values()):
         yield from _find_shared_queues(view)
@@ -177,7 +179,7 @@ def _find_shared_queues(view: GroupView) -> Iterator[Finding]:
             if held.is_consumed and view.is_user_queue(held.queue):
                 held_by.setdefault(held.queue, []).append(report.client_id)
     double = tuple(queue for queue, holders in held_by.items() if len(holders) > 1)
-    if not double or view.snapshot.is_broadcasting:
+    if not double:
         return
     holders = sorted({holder for queue in double for holder in held_by[queue]})
     yield Finding(

@@ -15,10 +15,12 @@ from sparrowmq.doctor.ownership import (
     allocate_all,
     holders_of,
     sorted_ids,
+    takes,
     views_of,
 )
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.spelling import parse_queue
 from sparrowmq.strategies.consistent_hash import VIRTUAL_NODE_COUNT_DEFAULT, md5_hash
 from sparrowmq.strategies.registry import find_named
 from sparrowmq.words import Phrase, count_of
@@ -71,10 +73,22 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
     explanations = []
     for cid_all, names in by_list.items():
         queues = tuple(topic.subscribe_queues)
-        shares = allocate_all(snapshot, strategy, cid_all)
+        takers = allocate_all(snapshot, strategy, cid_all)[queue]
         owners = tuple(
-            client_id for client_id in shares[queue] for _ in range(cid_all.count(client_id))
+            client_id
+            for client_id in takers
+            if takes(snapshot, client_id, topic)
+            for _ in range(cid_all.count(client_id))
         )
+        steps = _steps(snapshot, queue, queues, cid_all, holder=holders_of(snapshot).get(queue))
+        steps += [
+            Phrase(
+                "but {member} does not subscribe the topic, and takes no queue of it",
+                member=client_id,
+            )
+            for client_id in takers
+            if client_id not in owners
+        ]
         explanations.append(
             Explanation(
                 queue=queue,
@@ -82,16 +96,7 @@ def explain(snapshot: GroupSnapshot, queue: MessageQueue) -> list[Explanation]:
                 cid_all=cid_all,
                 queues=queues,
                 owners=owners,
-                steps=tuple(
-                    _steps(
-                        snapshot,
-                        queue,
-                        queues,
-                        cid_all,
-                        owners,
-                        holder=holders_of(snapshot).get(queue),
-                    )
-                ),
+                steps=(*steps, _conclusion(owners)),
             )
         )
     return explanations
@@ -107,14 +112,12 @@ def find_queue(snapshot: GroupSnapshot, text: str, *, topic: str | None = None) 
     Raises: UsageError if the text is no such name, the topic is missing, or the group does not
         divide the queue.
     """
-    broker_name, colon, number = text.rpartition(":")
-    if not colon or not broker_name or not (number.isascii() and number.isdigit()):
-        raise UsageError(f"queue {text!r}: write BROKER:ID, such as broker-a:3")
+    broker_name, queue_id = parse_queue(text)
     names = [view.topic for view in snapshot.user_topics]
     if topic is None and len(names) != 1:
         listed = ", ".join(names) or "no topic"
         raise UsageError(f"group {snapshot.group} consumes {listed}: name one by --topic")
-    queue = MessageQueue(topic or names[0], broker_name, int(number))
+    queue = MessageQueue(topic or names[0], broker_name, queue_id)
     view = snapshot.find_topic(queue.topic)
     if view is None or queue not in view.subscribe_queues:
         raise UsageError(_unknown_queue(snapshot, queue))
@@ -137,7 +140,6 @@ def _steps(
     queue: MessageQueue,
     queues: Sequence[MessageQueue],
     cid_all: Sequence[str],
-    owners: Sequence[str],
     *,
     holder: str | None,
 ) -> list[str]:
@@ -152,7 +154,7 @@ def _steps(
         _list_step(cid_all),
     ]
     if not cid_all:
-        return [*steps, _conclusion(())]
+        return steps
     if strategy == "AVG":
         steps += _average_steps(place, len(queues), cid_all)
     elif strategy == "AVG_BY_CIRCLE":
@@ -177,7 +179,7 @@ def _steps(
         steps.append(
             Phrase("strategy {strategy} computes the share of every member", strategy=strategy)
         )
-    return [*steps, _conclusion(owners)]
+    return steps
 
 
 def _list_step(cid_all: Sequence[str]) -> Phrase:
@@ -286,17 +288,25 @@ def _circle_steps(place: int, cid_all: Sequence[str]) -> list[Phrase]:
 
 
 def _second_place(cid_all: Sequence[str], taker: int) -> list[Phrase]:
-    first = cid_all.index(cid_all[taker])
+    member = cid_all[taker]
+    first, count = cid_all.index(member), cid_all.count(member)
     if first == taker:
         return []
+    values = {"member": member, "first": str(first), "taker": str(taker)}
     return [
         Phrase(
             "but a member looks for the first place of its id, and {member} stands at place "
             "{first} too: both processes take the share of place {first}, and nobody takes the "
             "share of place {taker}",
-            member=cid_all[taker],
-            first=str(first),
-            taker=str(taker),
+            **values,
+        )
+        if count == 2
+        else Phrase(
+            "but a member looks for the first place of its id, and {member} stands at place "
+            "{first} too: all {count} processes take the share of place {first}, and nobody takes "
+            "the share of place {taker}",
+            count=str(count),
+            **values,
         )
     ]
 

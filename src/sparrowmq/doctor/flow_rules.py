@@ -197,8 +197,7 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
     failed = sum(failed for _, failed in paces.values())
     share = failed / (sum(done for done, _ in paces.values()) + failed) if failed else 0.0
     fails_often = share >= FAILED_SHARE_MIN and failed * _REPORTED_S >= FAILED_COUNT_MIN
-    then, now = view.snapshot.first.dead_letters, view.snapshot.last.dead_letters
-    dead = now.message_count - then.message_count
+    now, dead = view.snapshot.last.dead_letters, _count_new_letters(view)
     age_ms = view.snapshot.last.timestamp_ms - now.last_timestamp_ms
     is_new = bool(now.message_count) and age_ms <= LETTER_IS_NEW_MS
     failing = {client_id: pace for client_id, pace in paces.items() if pace[1]}
@@ -242,6 +241,20 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
         ),
         commands=tuple(_commands_after_failures(view, stopped)),
         members=tuple(sorted(failing)),
+    )
+
+
+def _count_new_letters(view: GroupView) -> int:
+    """Return the dead letters that came between the samples, at brokers that answered both."""
+    before = {
+        broker.broker_name: broker.dead_letters.message_count
+        for broker in view.snapshot.first.brokers
+        if not broker.failure
+    }
+    return sum(
+        max(0, broker.dead_letters.message_count - before[broker.broker_name])
+        for broker in view.snapshot.last.brokers
+        if broker.broker_name in before
     )
 
 
@@ -401,12 +414,11 @@ def _describe_hands(view: GroupView, client_id: str) -> Phrase:
     pulled = max((held.last_pull_timestamp_ms for held in report.held), default=0)
     if not pulled:
         return Phrase("{id} has {messages} in hand", id=client_id, messages=messages)
-    age_s = (view.snapshot.last.timestamp_ms - pulled) / 1000
     return Phrase(
         "{id} has {messages} in hand and last pulled {time} ago",
         id=client_id,
         messages=messages,
-        time=format_duration(1000 * age_s),
+        time=format_duration(view.timestamp_ms - pulled),
     )
 
 

@@ -317,6 +317,12 @@ class GroupView:
         known = self.progress
         return sum(known[q].lag for q in (known if queues is None else queues) if q in known)
 
+    @property
+    def known_lag(self) -> int | None:
+        """The number of unconsumed messages; None if unknown, as for BROADCASTING members."""
+        is_known = bool(self.progress) and not self.snapshot.is_broadcasting
+        return self.lag() if is_known else None
+
     def wait_ms(self, queues: Iterable[MessageQueue]) -> int:
         """Return how long the oldest unconsumed message of these queues waits; 0 if not for long.
 
@@ -558,12 +564,15 @@ def member_ids(broker: BrokerView) -> frozenset[str]:
 
 
 def changed_members(snapshot: GroupSnapshot) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the client ids that brokers list in the last sample alone, and in the first alone."""
-    then = {broker.broker_name: member_ids(broker) for broker in snapshot.first.brokers}
+    """Return the client ids that brokers list in the last sample alone, and in the first alone.
+
+    What a broker lists that did not answer one of them is not known.
+    """
+    then = {b.broker_name: member_ids(b) for b in snapshot.first.brokers if b.cid_all is not None}
     pairs = [
         (then[broker.broker_name], member_ids(broker))
         for broker in snapshot.last.brokers
-        if broker.broker_name in then
+        if broker.broker_name in then and broker.cid_all is not None
     ]
     came = frozenset(cid for before, after in pairs for cid in after - before)
     went = frozenset(cid for before, after in pairs for cid in before - after)

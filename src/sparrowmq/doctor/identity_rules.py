@@ -78,7 +78,7 @@ def find_duplicated_retries(view: GroupView) -> Iterator[Finding]:
         evidence=tuple(evidence),
         consequence=Phrase(
             "each process with a duplicate id sends a failed message back, so the copies "
-            "double with every round until they reach the dead letter queue"
+            "multiply with every round until they reach the dead letter queue"
         ),
         remedy="first give every process its own id; then find out why listeners fail",
         commands=(command_for_members(view.snapshot.group),),
@@ -135,7 +135,7 @@ def _duplicate_finding(
         severity=Severity.WARN if is_new or view.snapshot.is_broadcasting else Severity.ERROR,
         title=Phrase("several processes {where} use {name}", name=name, where=where),
         evidence=tuple(evidence),
-        consequence=_consequence(view, unowned, double),
+        consequence=_consequence(view, unowned, double, max(map(len, found.values()))),
         remedy=_REMEDY,
         commands=(command_for_members(view.snapshot.group),),
         unowned=unowned,
@@ -145,7 +145,10 @@ def _duplicate_finding(
 
 
 def _consequence(
-    view: GroupView, unowned: tuple[MessageQueue, ...], double: tuple[MessageQueue, ...]
+    view: GroupView,
+    unowned: tuple[MessageQueue, ...],
+    double: tuple[MessageQueue, ...],
+    process_count: int,
 ) -> str:
     if view.snapshot.is_broadcasting:
         return Phrase(
@@ -161,10 +164,14 @@ def _consequence(
             )
         )
     if double:
+        queues = describe_queues(double)
         parts.append(
-            Phrase(
-                "both processes consume {queues}: every message twice",
-                queues=describe_queues(double),
+            Phrase("both processes consume {queues}: every message twice", queues=queues)
+            if process_count == 2
+            else Phrase(
+                "up to {n} processes consume {queues}: every message up to {n} times",
+                queues=queues,
+                n=f"{process_count}",
             )
         )
     if not parts:

@@ -107,6 +107,9 @@ def find_room_tilt(view: GroupView) -> Iterator[Finding]:
 
 def find_lag_tilt(view: GroupView) -> Iterator[Finding]:
     """R17: a queue's backlog is far above that of the others although its owner consumes."""
+    if view.snapshot.is_broadcasting:
+        # No broker knows what members have consumed.
+        return
     for topic in view.snapshot.user_topics:
         known = view.progress
         lags = {q: known[q].lag for q in topic.subscribe_queues if q in known}
@@ -129,6 +132,7 @@ def _lag_finding(
 ) -> Finding:
     rest = [lag for queue, lag in lags.items() if queue not in hot]
     owners = sorted({c.client_id for queue in hot for c in view.ownership.falls_to[queue]})
+    has_others = len(view.members) > len(owners)
     evidence = [describe_state([q], view.describe_backlog([q])) for q in hot]
     if rest:
         evidence.append(
@@ -144,12 +148,15 @@ def _lag_finding(
         ),
         evidence=tuple(evidence),
         consequence=Phrase(
-            "most of the work falls to {ids} while other members wait",
-            ids=", ".join(owners),
-        ),
-        remedy=(
-            "check whether producers choose queues by an unevenly distributed key, and whether "
-            f"this member is slower than the others; {relief_of(view)}"
+            "most of the work falls to {ids} while other members wait", ids=", ".join(owners)
+        )
+        if has_others
+        else Phrase("the messages of these queues wait the longest"),
+        remedy="check whether producers choose queues by an unevenly distributed key"
+        + (
+            f", and whether this member is slower than the others; {relief_of(view)}"
+            if has_others
+            else ""
         ),
         commands=(command_for_members(view.snapshot.group),),
         members=tuple(owners),
@@ -284,8 +291,7 @@ def _stuck_finding(view: GroupView, queue: MessageQueue, owners: list[str]) -> F
         Phrase("owner: {ids}", ids=", ".join(owners)),
     ]
     if progress.last_timestamp_ms:
-        age_s = (view.snapshot.last.timestamp_ms - progress.last_timestamp_ms) / 1000
-        age = format_duration(1000 * age_s)
+        age = format_duration(view.timestamp_ms - progress.last_timestamp_ms)
         evidence.append(Phrase("the last message consumed was stored {time} ago", time=age))
     return Finding(
         rule="R30",

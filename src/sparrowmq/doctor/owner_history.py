@@ -348,7 +348,7 @@ def describe_reason(events: Sequence[SeenEvent], name: Callable[[str], str] = st
 
 
 def describe_moves(moves: Sequence[QueueMove], name: Callable[[Sequence[str]], str]) -> str:
-    """Write moves by their owners: `A → C: broker-a:0-2`.
+    """Write moves by their owners: `A → C: broker-a:0-2`, with their topics if there are several.
 
     Args:
         name: returns the text by which a queue's owners are named.
@@ -357,11 +357,13 @@ def describe_moves(moves: Sequence[QueueMove], name: Callable[[Sequence[str]], s
     for move in moves:
         by_owners.setdefault((name(move.before), name(move.after)), []).append(move.queue)
     parts = []
+    has_topics = len({move.queue.topic for move in moves}) > 1
     for (before, after), queues in by_owners.items():
         places = groupby(sorted(queues, key=queue_order), key=lambda q: (q.topic, q.broker_name))
         where = ", ".join(
-            f"{broker}:{describe_runs([queue.queue_id for queue in some])}"
-            for (_, broker), some in places
+            (f"{topic} " if has_topics else "")
+            + f"{broker}:{describe_runs([queue.queue_id for queue in some])}"
+            for (topic, broker), some in places
         )
         parts.append(f"{before} → {after}: {where}")
     return "; ".join(parts)
@@ -476,7 +478,7 @@ def _belongs(at: At, cluster: Sequence[At]) -> bool:
     # Once each queue has one owner, a join or leave begins another rebalance.
     is_settled = all(len(owners) == 1 for owners in last.values())
     if last and isinstance(at.what, SeenEvent):
-        return after_ms <= QUIET_MS and not (is_settled and after_ms > 0)
+        return after_ms <= QUIET_MS and not is_settled
     return after_ms <= _quiet_ms(len(last), is_settled)
 
 

@@ -207,7 +207,7 @@ def compute_ownership(snapshot: GroupSnapshot) -> Ownership:
                 shares_by[cid_all] = allocate_all(snapshot, strategy, cid_all)
         shares = [shares_by[cid_all] for cid_all in lists]
         computed |= {queue: shares[0][queue] for queue in queues}
-        takers = [c for c in connections_of(views[0]) if _takes(snapshot, c, topic)]
+        takers = [c for c in connections_of(views[0]) if takes(snapshot, c.client_id, topic)]
         for queue in queues:
             falls_to[queue] = tuple(c for c in takers if c.client_id in shares[0][queue])
             if any(share[queue] != shares[0][queue] for share in shares[1:]):
@@ -241,15 +241,17 @@ def _find_owners(
                 holders.setdefault(held.queue, []).append(connection)
     found: dict[MessageQueue, tuple[MemberConnection, ...]] = {}
     for queue, takers in falls_to.items():
-        ids = {c.client_id for c in takers}
+        # Where the strategy fails, any member may have kept the queue.
+        ids = {c.client_id for c in takers} or counts.keys()
         # A broker asks only one of two processes with one id; the other's queues stay unknown.
         is_reported = all(each in reporting and counts[each] == 1 for each in ids)
         found[queue] = tuple(holders.get(queue, ())) if ids and is_reported else takers
     return found
 
 
-def _takes(snapshot: GroupSnapshot, connection: MemberConnection, topic: TopicSnapshot) -> bool:
-    report = snapshot.find_report(connection.client_id)
+def takes(snapshot: GroupSnapshot, client_id: str, topic: TopicSnapshot) -> bool:
+    """Return whether a member takes its share of a topic, as far as it reports its topics."""
+    report = snapshot.find_report(client_id)
     # A member that holds queues without any subscription runs a client that never reports them.
     if report is None or (report.held and not report.subscriptions):
         return True

@@ -16,7 +16,12 @@ from sparrowmq.doctor.finding import (
     describe_queues,
 )
 from sparrowmq.doctor.group_snapshot import HeldQueue, TopicSnapshot
-from sparrowmq.doctor.group_view import GroupView, changed_members, member_ids
+from sparrowmq.doctor.group_view import (
+    GroupView,
+    changed_members,
+    find_duplicates,
+    member_ids,
+)
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import retry_topic
 from sparrowmq.strategies.registry import find_named
@@ -50,13 +55,22 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
     # Only the members know the shares that such a strategy gives.
     is_unknown = find_named(view.snapshot.strategy) is None
+    # Of an id that is in use twice, nobody takes the second share. Otherwise the strategy fails.
+    given_to_nobody = (
+        frozenset()
+        if find_duplicates(view.snapshot.last)
+        else {queue for queue, client_ids in view.ownership.shares.items() if not client_ids}
+    )
     ignored = [
         queue
         for queue, connections in view.ownership.falls_to.items()
-        if (connections or is_unknown) and queue not in in_hand and view.is_user_queue(queue)
+        if (connections or is_unknown or queue in given_to_nobody)
+        and queue not in in_hand
+        and view.is_user_queue(queue)
     ]
     if not ignored:
         return
+    is_unknown = is_unknown or not given_to_nobody.isdisjoint(ignored)
     yield Finding(
         rule="R10",
         severity=Severity.ERROR,
@@ -115,7 +129,6 @@ def find_backlog_to_be_skipped(view: GroupView) -> Iterator[Finding]:
         and first[queue].max_offset > 0
         and queue.topic in topics_under_way
         and view.is_user_queue(queue)
-        and not (view.rates and view.rates[queue].consumed_per_s)
     ]
     if not new:
         return
@@ -652,23 +665,28 @@ def find_unmatched_subscriptions(view: GroupView) -> Iterator[Finding]:
 
 def find_group_without_members(view: GroupView) -> Iterator[Finding]:
     """Q04: no member is connected, and nobody consumes by message."""
-    if any(member_ids(broker) or broker.is_popped for broker in view.snapshot.last.brokers):
+    brokers = view.snapshot.last.brokers
+    if any(member_ids(broker) or broker.is_popped for broker in brokers):
+        return
+    queues = list(view.progress)
+    answering = {broker.broker_name for broker in brokers if broker.cid_all is not None}
+    if len(answering) < len(brokers) and answering.isdisjoint(q.broker_name for q in queues):
+        # The group may consume at the brokers that do not answer alone.
         return
     if view.ownership.is_by_message and not view.in_flight:
         # The offsets move.
         return
-    queues = list(view.progress)
     yield Finding(
         rule="Q04",
         severity=Severity.ERROR if view.lag(queues) else Severity.WARN,
         title=Phrase("no member of this group is connected"),
-        evidence=(
-            Phrase("asked {brokers}", brokers=count_of(len(view.snapshot.last.brokers), "broker")),
-        ),
+        evidence=(Phrase("asked {brokers}", brokers=count_of(len(answering), "broker")),),
         consequence=(
             Phrase("nothing is consumed: {backlog}", backlog=view.describe_backlog(queues))
             if view.lag(queues)
             else Phrase("all stored messages are consumed; nobody consumes new messages")
+            if queues
+            else Phrase("nobody consumes; brokers know no offset of the group")
         ),
         remedy="start the group's consumers; if they run, check their name server address "
         "and group name; a query of Spark with commitOffsets is never a member: look at the query",
@@ -678,7 +696,7 @@ def find_group_without_members(view: GroupView) -> Iterator[Finding]:
 
 def find_unknown_strategy(view: GroupView) -> Iterator[Finding]:
     """Q05: the strategy's name alone does not determine the owners."""
-    if find_named(view.snapshot.strategy) is not None:
+    if view.snapshot.is_broadcasting or find_named(view.snapshot.strategy) is not None:
         return
     yield Finding(
         rule="Q05",

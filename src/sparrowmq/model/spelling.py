@@ -6,10 +6,13 @@ import re
 from datetime import datetime, time, timedelta
 
 from sparrowmq.errors import UsageError
+from sparrowmq.model.whole_number import read_whole_number
 
 _AGO = re.compile(r"-?([0-9]{1,9})(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MILLISECONDS = re.compile(r"[0-9]{11,14}")
+# Of a queue's id, which is below 2^31.
+QUEUE_ID_DIGITS_MAX = 9
 TIME_HELP = "2026-01-31T12:00, 12:00 (the last), 30m (ago), or milliseconds since 1970"
 
 
@@ -46,7 +49,8 @@ def _last_time_of_day(clock: time, now_timestamp_ms: int) -> int:
 
 def parse_queue(text: str) -> tuple[str, int]:
     """Return the broker name and queue id of a text such as `broker-a:3`. Raises: UsageError."""
-    broker_name, colon, number = text.rpartition(":")
-    if not (colon and broker_name and number.isascii() and number.isdigit()):
+    broker_name, _, number = text.rpartition(":")
+    queue_id = read_whole_number(number, QUEUE_ID_DIGITS_MAX)
+    if not broker_name or queue_id is None:
         raise UsageError(f"{text!r} is not a queue; write BROKER:ID, such as broker-a:3")
-    return broker_name, int(number)
+    return broker_name, queue_id

@@ -35,6 +35,7 @@ from sparrowmq.protocol.command import RemotingCommand, response_to
 DENIED = "org.apache.rocketmq.acl.common.AclException: No default permission for group: G"
 BROKERS = {"broker-a": "10.0.0.1:10911", "broker-b": "10.0.0.2:10911"}
 QUEUE = MessageQueue("T", "broker-a", 0)
+PROGRESS = {QUEUE: OffsetWrapper(broker_offset=5)}
 
 
 def answering(denying: str) -> Handler:
@@ -46,7 +47,7 @@ def answering(denying: str) -> Handler:
         },
         cluster_addr_table={"C": list(BROKERS)},
     )
-    progress = ConsumeStats(offset_table={QUEUE: OffsetWrapper(broker_offset=5)})
+    progress = ConsumeStats(offset_table=PROGRESS)
     bodies = {
         RequestCode.GET_BROKER_CLUSTER_INFO: info,
         RequestCode.GET_BROKER_RUNTIME_INFO: KVTable(table={}),
@@ -121,6 +122,22 @@ def test_a_snapshot_does_not_take_a_denied_count_for_none(
         ("broker-a", False),
         ("broker-b", True),
     ]
+
+
+def test_a_snapshot_does_not_take_a_silent_name_server_for_one_without_the_topic(
+    play: Callable[[Handler], Play],
+) -> None:
+    usual = answering("")
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_CONSUME_STATS:
+            return response_to(request, body=encode_body(ConsumeStats(offset_table=PROGRESS)))
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return response_to(request, ResponseCode.SYSTEM_BUSY, remark="too many requests")
+        return usual(address, request)
+
+    with pytest.raises(BrokerError, match="too many requests"):
+        play(answer)(snapshot.take_snapshot(make_directory("ns:1"), "G"))
 
 
 def test_a_list_of_groups_does_not_know_dead_letters_that_are_denied(

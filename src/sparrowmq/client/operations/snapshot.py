@@ -631,8 +631,9 @@ def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
 
 
 def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
-    """Ask every name server for the topic's route."""
+    """Ask every name server for the topic's route; raises as `take_snapshot`."""
     routes: dict[str, TopicRouteAnswer] = {}
+    failure: SparrowError | None = None
     for server in directory.name_servers.addresses:
         header = GetRouteInfoRequestHeader(topic=topic)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -642,10 +643,15 @@ def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
         except BrokerError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 routes[server] = TopicRouteAnswer()
-        except SparrowError:
+            else:
+                failure = error
+        except SparrowError as error:
             # A name server that does not answer is left out.
-            continue
-    best = max(routes.values(), key=lambda data: len(data.queue_datas), default=TopicRouteAnswer())
+            failure = error
+    if not routes:
+        assert failure is not None, "a directory has at least one name server"
+        raise failure
+    best = max(routes.values(), key=lambda data: len(data.queue_datas))
     surplus = yield from _surplus_offsets(directory, topic, best)
     cluster_of = {broker.broker_name: broker.cluster or "" for broker in best.broker_datas}
     return TopicSnapshot(
