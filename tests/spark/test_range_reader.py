@@ -144,6 +144,18 @@ def test_a_broker_that_gives_more_than_asked_for_is_cut(
     assert [(0, n) for n in range(5)] == rows
 
 
+def test_an_answer_that_goes_on_before_its_end_is_an_error_and_doubles_no_row(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    queue = fake_cluster.topics["T"]["broker-a", 0]
+    queue.records[4] += queue.records[5]
+    fake_cluster.pulls_max = 5
+
+    with pytest.raises(RemoteProtocolError, match="go on at 5, but gave 0 to 5 in 6 messages"):
+        read(cluster, options_of(fake_cluster), (0, 0, 10))
+
+
 def test_a_busy_broker_is_asked_again(fake_cluster: FakeCluster, cluster: Cluster) -> None:
     fake_cluster.append("T", 0, 10)
     fake_cluster.answers = [(ResponseCode.SYSTEM_BUSY, 0), (ResponseCode.SERVICE_NOT_AVAILABLE, 0)]
