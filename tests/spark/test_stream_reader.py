@@ -228,6 +228,41 @@ def test_what_is_processed_is_committed_under_the_group(fake_cluster: FakeCluste
     assert fake_cluster.committed == {("G", "T", 0): 9, ("G", "T", 1): 0}
 
 
+def test_a_commit_that_fails_stops_no_query_and_is_repeated_at_times(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_ms, code = 1_000_000, RequestCode.UPDATE_CONSUMER_OFFSET
+    clock = SimpleNamespace(monotonic_ms=lambda: now_ms)
+    monkeypatch.setattr("sparrowmq.spark.queue_watch.clock", clock)
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    answer = fake_cluster._reply
+
+    def refuse(request: RemotingCommand) -> RemotingCommand | None:
+        if request.code != code:
+            return answer(request)
+        fake_cluster.request_codes.append(code)
+        return response_to(request, ResponseCode.NO_PERMISSION, remark="not for you")
+
+    monkeypatch.setattr(fake_cluster, "_reply", refuse)
+    stream = make_stream(fake_cluster, group="G", commitOffsets="true")
+
+    # Without new messages Spark asks every 10 ms.
+    start = stream.initialOffset()
+    for _ in range(5):
+        end = stream.latestOffset(start, ALL)
+        now_ms += 10
+    assert fake_cluster.request_codes.count(code) == 1
+    now_ms += 60_000
+    monkeypatch.setattr(fake_cluster, "_reply", answer)
+    for _ in range(2):
+        assert end == stream.latestOffset(end, ALL)
+
+    assert end == offsets_of(9)
+    assert caplog.text.count("offsets of group G are not committed") == 1
+    assert fake_cluster.committed == {("G", "T", 0): 9}
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
