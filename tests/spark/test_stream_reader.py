@@ -152,6 +152,34 @@ def test_available_now_does_not_go_back_behind_a_start_at_latest(
     assert offsets_of(10, 0) == start == stream.latestOffset(start, ALL)
 
 
+def test_available_now_ends_while_messages_still_come(fake_cluster: FakeCluster) -> None:
+    fake_cluster.tells_times = True
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 5)
+    stream = make_stream(fake_cluster)
+    stream.prepareForTriggerAvailableNow()
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    fake_cluster.append("T", 0, 5)
+
+    # Spark compares what it writes to the checkpoint, times included.
+    assert end == stream.latestOffset(end, ALL)
+    assert end["@storedBy"] == offsets_of(BORN_MS + 5)
+
+
+def test_a_brokers_clock_that_was_set_back_is_no_lost_store(fake_cluster: FakeCluster) -> None:
+    fake_cluster.tells_times = True
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.step_ms = 1_000
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.step_ms = 1
+    fake_cluster.append("T", 0, 10)
+    stream = make_stream(fake_cluster, startingOffsets='{"T": {"broker-a": {"0": 8}}}')
+
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+
+    assert end == {**offsets_of(20), "@storedBy": offsets_of(BORN_MS + 20)}
+
+
 def test_available_now_waits_for_a_broker_that_starts_when_the_query_does(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from sparrowmq.spark.bounds import Bounds, Loss, Offsets, find_refilled
 from sparrowmq.spark.discovery import Discovery, begin_wait_ms, discover
 from sparrowmq.spark.failures import settle
 from sparrowmq.spark.options import SourceOptions
-from sparrowmq.spark.positions import find_offsets, sample_sizes, store_times_before
+from sparrowmq.spark.positions import find_offsets, first_store_times, sample_sizes
 from sparrowmq.spark.topic_queues import (
     BOUNDS_AGE_MS_MAX,
     ROUTE_AGE_MS_MAX,
@@ -114,7 +114,7 @@ class QueueWatch:
             }
             group = self._options.pull_group
             stored_ms |= self._ask(
-                waiting, lambda cluster: store_times_before(cluster, waiting, bounds, group=group)
+                waiting, lambda cluster: first_store_times(cluster, waiting, bounds, group=group)
             )
             self._is_after_pause = False
         return find_refilled(offsets, stored_by_ms, stored_ms)
