@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from sparrowmq.model import MessageQueue
 from sparrowmq.spark import option_table
 from sparrowmq.spark.bounds import OffsetChoice, TimestampChoice
 from sparrowmq.spark.checkpoint_offsets import EARLIEST, LATEST
+from sparrowmq.spark.connection_options import without_secrets
 from sparrowmq.spark.options import OPTIONS, parse_options, starting_at
 from sparrowmq.spark.schema import (
     COLUMNS,
@@ -203,7 +206,17 @@ def test_headers_are_one_more_column() -> None:
     assert columns_of(columns="headers,body", includeHeaders="true") == ("headers", "body")
 
 
-def test_times_are_milliseconds_or_iso() -> None:
+@pytest.fixture
+def zone_of_shanghai() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TZ", "Asia/Shanghai")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone_of_shanghai")
+def test_times_are_milliseconds_or_iso_in_utc() -> None:
     def parse(text: str) -> object:
         return parse_options({**GOOD, "startingTimestamp": text}, scope="batch").starting
 
@@ -222,6 +235,9 @@ def test_secrets_show_in_no_text() -> None:
     assert options.credentials is not None
     assert options.credentials.secret_key == "hush"
     assert "'secretKey': it is empty" in error_of({**GOOD, "secretKey": " "})
+    given = {"accesskey": "me", "SECRETKEY": "hush", "securityToken": "hush", "topic": "T"}
+    hidden = {"accesskey": "me", "SECRETKEY": "***", "securityToken": "***", "topic": "T"}
+    assert without_secrets(given) == hidden
 
 
 def test_what_is_required_is_named() -> None:

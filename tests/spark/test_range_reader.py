@@ -144,6 +144,22 @@ def test_a_broker_that_gives_more_than_asked_for_is_cut(
     assert [(0, n) for n in range(5)] == rows
 
 
+def test_a_broker_that_counts_matching_messages_alone_is_cut(
+    fake_cluster: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    give = fake_cluster._pull
+
+    def pull(request: Any, fields: dict[str, str], queue: Any) -> Any:
+        return give(request, {**fields, "maxMsgNums": "100"}, queue)
+
+    monkeypatch.setattr(fake_cluster, "_pull", pull)
+
+    rows = read(cluster, options_of(fake_cluster, subExpression="tag0"), (0, 0, 6))
+
+    assert rows == [(0, 0), (0, 3)]
+
+
 def test_an_answer_that_goes_on_before_its_end_is_an_error_and_doubles_no_row(
     fake_cluster: FakeCluster, cluster: Cluster
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -112,6 +113,23 @@ def test_latest_begins_at_the_end(fake_cluster: FakeCluster) -> None:
     assert offsets_of(0, 4) == make_stream(fake_cluster, startingOffsets="latest").initialOffset()
 
 
+def test_a_start_that_is_gone_is_a_loss(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    fake_cluster.topics["T"]["broker-a", 0].min_offset = 4
+    gone, lenient = '{"T": {"broker-a": {"0": 1}}}', {"failOnDataLoss": "false"}
+
+    for make in (make_stream, make_batch):
+        reader = make(fake_cluster, startingOffsets=gone)
+        with pytest.raises(DataLossError, match="begins at 4 now; 3 messages are gone"):
+            reader.initialOffset() if make is make_stream else reader.partitions()
+    assert make_stream(fake_cluster, startingOffsets=gone, **lenient).initialOffset() == (
+        offsets_of(4)
+    )
+    batch = make_batch(fake_cluster, startingOffsets=gone, **lenient)
+    assert rows_of(batch, batch.partitions()) == [(0, offset) for offset in range(4, 9)]
+
+
 def test_the_limit_is_kept_and_shared_out(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T")
     fake_cluster.append("T", 0, 90)
@@ -121,6 +139,8 @@ def test_the_limit_is_kept_and_shared_out(fake_cluster: FakeCluster) -> None:
 
     assert limit == ReadMaxRows(20)
     assert offsets_of(17, 3) == stream.latestOffset(stream.initialOffset(), limit)
+    # Trigger.Once reads all.
+    assert offsets_of(90, 10) == stream.latestOffset(stream.initialOffset(), ALL)
 
 
 def test_available_now_freezes_its_end(fake_cluster: FakeCluster) -> None:
@@ -164,6 +184,18 @@ def test_available_now_ends_while_messages_still_come(fake_cluster: FakeCluster)
     # Spark compares what it writes to the checkpoint, times included.
     assert end == stream.latestOffset(end, ALL)
     assert end["@storedBy"] == offsets_of(BORN_MS + 5)
+
+
+def test_available_now_sees_that_a_queue_was_filled_again(fake_cluster: FakeCluster) -> None:
+    fake_cluster.tells_times = True
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    stream = make_stream(fake_cluster)
+    stream.prepareForTriggerAvailableNow()
+    checkpoint = {**offsets_of(5), "@storedBy": offsets_of(BORN_MS)}
+
+    with pytest.raises(DataLossError, match="emptied and filled again: before offset 5 it has a"):
+        stream.latestOffset(checkpoint, ALL)
 
 
 def test_a_brokers_clock_that_was_set_back_is_no_lost_store(fake_cluster: FakeCluster) -> None:
@@ -837,9 +869,10 @@ def test_the_listener_keeps_each_querys_lag_logs_it_at_times_and_forgets_ended_q
         (family,) = registry.collect()
         return {(each.labels["query"], each.labels["queue"]): each.value for each in family.samples}
 
-    report("id-1", "orders", 2_000)
+    query = uuid4()
+    report(str(query), "orders", 2_000)
     report("id-2", None, 8_999)
-    report("id-1", "orders", 3_000)
+    report(str(query), "orders", 3_000)
 
     assert lags() == {
         ("orders", "0"): 6_000,
@@ -852,7 +885,7 @@ def test_the_listener_keeps_each_querys_lag_logs_it_at_times_and_forgets_ended_q
         "T/broker-a/0",
         "query id-2: 1 messages of 2 queues are not read; the most, 1, wait in T/broker-a/0",
     ]
-    ended: Any = SimpleNamespace(id="id-1")
+    ended: Any = SimpleNamespace(id=query)
     listener.onQueryTerminated(ended)
     assert lags() == {("id-2", "0"): 1, ("id-2", "1"): 0}
 
