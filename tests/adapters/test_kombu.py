@@ -286,6 +286,18 @@ def test_simple_queue_gives_back_what_is_rejected(connection: Connection, queue:
         assert simple.qsize() == 0
 
 
+@pytest.mark.parametrize("eta", ["tomorrow", 5, ["2026"], ""])
+def test_header_eta_of_a_program_without_celery_is_its_own(
+    connection: Connection, queue: str, eta: object
+) -> None:
+    with connection.SimpleQueue(queue) as simple:
+        simple.put("x", headers={"eta": eta})
+        message = simple.get(timeout=20)
+
+        assert (message.payload, message.headers["eta"]) == ("x", eta)
+        message.ack()
+
+
 def test_simple_queue_without_acknowledgement(connection: Connection, queue: str) -> None:
     with connection.SimpleQueue(queue, no_ack=True) as simple:
         simple.put("x")
