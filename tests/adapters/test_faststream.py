@@ -185,6 +185,22 @@ async def test_failed_message_in_order_comes_again_before_the_next(
     assert seen == ["a", "b", "b", "c"]
 
 
+async def test_failed_message_in_order_comes_again_with_its_batch(
+    cluster: InProcessCluster, broker: RocketBroker
+) -> None:
+    seen: list[str] = []
+
+    async def fail_once(body: str, message: RocketMessage) -> None:
+        seen.append(body)
+        if seen == ["a", "b"]:
+            raise NackMessage
+
+    batch = {"consume_message_batch_max_size": 3}
+    await consume_in_order(cluster, broker, "T_ordered_batch", fail_once, **batch)
+
+    assert seen == ["a", "b", "a", "b", "c"]
+
+
 async def test_message_in_order_is_not_rejected_but_comes_again(
     cluster: InProcessCluster, broker: RocketBroker
 ) -> None:
