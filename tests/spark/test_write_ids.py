@@ -90,15 +90,6 @@ def test_ids_differ_by_anything_that_is_sent_and_by_the_task() -> None:
     ]
 
 
-def test_equal_rows_for_different_places_have_different_hashes() -> None:
-    texts = {"topic": ["T", "U", "T", "T"], "brokerName": ["a", "a", "b", "b"]}
-    columns = {name: pa.array(values) for name, values in texts.items()}
-    columns["queueId"] = pa.array([0, 0, 0, 1], pa.int32())
-    ids = WriteIds("q/0/0").of_rows(columns, pa.array([b""] * 4), pa.array([b"x"] * 4))
-
-    assert {each.rpartition("/")[2] for each in ids.to_pylist()} == {"0"}
-
-
 def test_no_property_looks_like_another_rows_body() -> None:
     batch = pa.RecordBatch.from_arrays(
         [
