@@ -1,10 +1,10 @@
 """The job `duplicates` as a streaming query: the same tables, behind a watermark.
 
-The watermark is the newest time seen, minus `delay_s`. A delivery is judged once the watermark has
-passed it: by then all deliveries of that time have arrived that are at most `delay_s` late. Later
-deliveries are dropped and counted. The functions of `judging` see all deliveries newer than two
-delays before the watermark. So two deliveries of a message are found if they are at most two delays
-apart.
+The watermark is the newest time seen, at most the present, minus `delay_s`. A delivery is judged
+once the watermark has passed it: by then all deliveries of that time have arrived that are at most
+`delay_s` late. Later deliveries are dropped and counted. The functions of `judging` see all
+deliveries newer than two delays before the watermark. So two deliveries of a message are found if
+they are at most two delays apart.
 
 ```
 out/deliveries, duplicates, events, missing, each with batchId=N/     as the batch job's tables
@@ -46,6 +46,9 @@ TABLES = ("deliveries", "duplicates", "events", "missing")
 _BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 # The state covers so many delays before the watermark.
 _STATE_DELAYS = 2
+# The time of the micro-batch, which stays when Spark repeats the batch. Clients may write any time:
+# behind one in the future, all that comes now would be late.
+_NOW = "_now"
 
 
 class Progress(NamedTuple):
@@ -91,7 +94,7 @@ def watch_duplicates(
     """
     root = out.rstrip("/")
     run_query(
-        entries,
+        entries.withColumn(_NOW, F.current_timestamp()),
         _Judge(root, timedelta(seconds=delay_s), read_events, on_batch),
         checkpoint=f"{root}/checkpoint",
         interval_s=interval_s,
@@ -123,10 +126,11 @@ class _Judge:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         before = self._progress(batch.sparkSession, batch_id - 1)
         batch = batch.persist()
-        is_late = F.col("consumedTimestamp") <= before.watermark
+        at, now = F.col("consumedTimestamp"), F.col(_NOW)
+        is_late = at <= before.watermark
         check_complete(batch.where("not isProduced"), RECORD_COLUMNS, what="the stream")
         (row,) = batch.select(
-            F.max(F.unix_micros("consumedTimestamp")),
+            F.max(F.unix_micros(F.when(at > now, now).otherwise(at))),
             F.count_if(is_late),
             F.count("*"),
             F.count_if(F.col("isProduced").isNull()),
@@ -135,7 +139,7 @@ class _Judge:
             before.watermark if row[0] is None else _BEFORE_ALL + timedelta(microseconds=row[0])
         )
         watermark = max(before.watermark, newest - self.delay)
-        window = batch.where(~is_late)
+        window = batch.where(~is_late).drop(_NOW)
         if batch_id > 0:
             window = window.unionByName(self._state(batch.sparkSession, batch_id - 1))
         window = window.persist()
