@@ -144,20 +144,26 @@ def test_a_broker_that_gives_more_than_asked_for_is_cut(
     assert [(0, n) for n in range(5)] == rows
 
 
-def test_a_broker_that_counts_matching_messages_alone_is_cut(
-    fake_cluster: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("expression", "step"), [("tag0", 3), ("*", 1)])
+def test_a_broker_that_counts_in_its_own_way_is_cut(
+    fake_cluster: FakeCluster,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    expression: str,
+    step: int,
 ) -> None:
-    fake_cluster.append("T", 0, 10)
-    give = fake_cluster._pull
+    fake_cluster.append("T", 0, 60)
+    # After two alike, several pulls are under way, which ask for as many messages.
+    give, counts = fake_cluster._pull, itertools.chain([2, 2], itertools.repeat(7))
 
     def pull(request: Any, fields: dict[str, str], queue: Any) -> Any:
-        return give(request, {**fields, "maxMsgNums": "100"}, queue)
+        return give(request, {**fields, "maxMsgNums": str(next(counts))}, queue)
 
     monkeypatch.setattr(fake_cluster, "_pull", pull)
 
-    rows = read(cluster, options_of(fake_cluster, subExpression="tag0"), (0, 0, 6))
+    rows = read(cluster, options_of(fake_cluster, subExpression=expression), (0, 0, 51))
 
-    assert rows == [(0, 0), (0, 3)]
+    assert rows == [(0, offset) for offset in range(0, 51, step)]
 
 
 def test_an_answer_that_goes_on_before_its_end_is_an_error_and_doubles_no_row(
