@@ -185,6 +185,22 @@ async def test_failed_message_in_order_comes_again_before_the_next(
     assert seen == ["a", "b", "b", "c"]
 
 
+async def test_failed_message_in_order_comes_again_with_its_batch(
+    cluster: InProcessCluster, broker: RocketBroker
+) -> None:
+    seen: list[str] = []
+
+    async def fail_once(body: str, message: RocketMessage) -> None:
+        seen.append(body)
+        if seen == ["a", "b"]:
+            raise NackMessage
+
+    batch = {"consume_message_batch_max_size": 3}
+    await consume_in_order(cluster, broker, "T_ordered_batch", fail_once, **batch)
+
+    assert seen == ["a", "b", "a", "b", "c"]
+
+
 async def test_message_in_order_is_not_rejected_but_comes_again(
     cluster: InProcessCluster, broker: RocketBroker
 ) -> None:
@@ -209,11 +225,11 @@ async def test_message_in_order_is_not_rejected_but_comes_again(
 async def test_headers_come_back_as_they_were_sent(
     cluster: InProcessCluster, broker: RocketBroker
 ) -> None:
-    seen: list[dict[str, str]] = []
+    seen: list[tuple[dict[str, str], str | None]] = []
 
     @broker.subscriber("headers", group="GID_headers", start="first")
     async def handle(message: Annotated[RocketMessage, Context("message")]) -> None:
-        seen.append(message.headers)
+        seen.append((message.headers, message.content_type))
 
     await asyncio.to_thread(cluster.create_topic, "headers")
     headers: dict[str, object] = {
@@ -228,7 +244,8 @@ async def test_headers_come_back_as_they_were_sent(
     await broker.start()
     await until(lambda: seen)
 
-    assert seen == [{"tags": "new", "sharding_key": "k-1", "shop": "north", "retries": "0"}]
+    came = {"tags": "new", "sharding_key": "k-1", "shop": "north", "retries": "0"}
+    assert seen == [(came, "text/plain")]
 
 
 async def test_handler_may_stop_its_subscriber(
@@ -366,6 +383,20 @@ async def test_a_test_broker_runs_handlers_without_a_cluster() -> None:
     async def post(parcel: dict[str, int], tag: Annotated[str, Header("tags", default="")]) -> str:
         return f"posted {parcel['bill']}{tag}"
 
+    took: list[str] = []
+
+    def add_member(group: str) -> None:
+        @broker.subscriber("shared", group=group)
+        async def take(body: str) -> None:
+            took.append(group)
+
+    for group in ("GID_one", "GID_two", "GID_one"):
+        add_member(group)
+
+    @broker.subscriber("quiet", group="GID_quiet", no_reply=True)
+    async def keep(body: str) -> str:
+        return body
+
     broker.include_router(router)
     async with TestRocketBroker(broker) as tested:
         await tested.publish({"number": 1}, "eu_orders", headers={"tags": "old"})
@@ -375,9 +406,13 @@ async def test_a_test_broker_runs_handlers_without_a_cluster() -> None:
             await tested.publish({"number": -4}, "eu_orders", headers={"tags": "new"})
         with pytest.raises(SubscriberNotFound):
             await tested.request("x", "nowhere")
+        with pytest.raises(SubscriberNotFound):
+            await tested.request("x", "quiet")
+        await tested.publish("x", "shared")
 
         post.mock.assert_any_call({"bill": 2})
         assert bill.mock.call_count == 2
+        assert sorted(took) == ["GID_one", "GID_two"]
         assert await reply.decode() == "posted 3"
 
 

@@ -286,6 +286,37 @@ def test_simple_queue_gives_back_what_is_rejected(connection: Connection, queue:
         assert simple.qsize() == 0
 
 
+def test_task_that_is_rejected_is_dropped_unless_it_is_to_come_again(
+    connection: Connection, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided: list[bool] = []
+
+    def note(task: transport.HeldTask, *, is_done: bool) -> None:
+        decided.append(is_done)
+        decide(task, is_done=is_done)
+
+    decide = transport.HeldTask.decide
+    monkeypatch.setattr(transport.HeldTask, "decide", note)
+    with connection.SimpleQueue(queue) as simple:
+        for requeue in (False, True):
+            simple.put("x")
+            simple.get(timeout=20).reject(requeue=requeue)
+
+    assert decided == [True, False]
+
+
+@pytest.mark.parametrize("eta", ["tomorrow", 5, ["2026"], ""])
+def test_header_eta_of_a_program_without_celery_is_its_own(
+    connection: Connection, queue: str, eta: object
+) -> None:
+    with connection.SimpleQueue(queue) as simple:
+        simple.put("x", headers={"eta": eta})
+        message = simple.get(timeout=20)
+
+        assert (message.payload, message.headers["eta"]) == ("x", eta)
+        message.ack()
+
+
 def test_simple_queue_without_acknowledgement(connection: Connection, queue: str) -> None:
     with connection.SimpleQueue(queue, no_ack=True) as simple:
         simple.put("x")
@@ -588,6 +619,20 @@ def test_what_would_go_unheeded_is_refused(url: str, settings: dict[str, Any], r
 def test_error_of_an_option_names_the_option(option: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(reason)):
         assert Connection("rocketmq://ns:1", transport_options=option).transport
+
+
+def test_options_become_settings_of_the_workers_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"unacked_max": 5, "visibility_timeout": 7, "namespace": "ns", "balance": "messages"}
+    opened = Connection("rocketmq://me:hush@ns:1", transport_options=options).transport
+    monkeypatch.setattr(transport, "PushConsumer", made := Mock())
+
+    transport.QueueTasks("T", opened.consumer_settings, Mock())
+
+    given = made.call_args.kwargs
+    assert (given["access_key"], given["secret_key"], given["namespace"]) == ("me", "hush", "ns")
+    assert (given["consume_thread_count"], given["consume_timeout_ms"]) == (5, 7_000)
+    # Celery counts its attempts itself, and the first worker comes after the first task.
+    assert (given["start"], given["max_reconsume_times"]) == ("first", 2**31 - 1)
 
 
 def test_options_of_kombu_itself_are_taken(connection: Connection, queue: str) -> None:

@@ -116,3 +116,5 @@ def test_order_counts_legs_that_overtook_and_aircraft_that_were_split() -> None:
     )
 
     assert check_order(stored) == OrderCheck(2, 6, 1, 1, 1)
+    # A leg that was stored twice.
+    assert check_order(legs((7, 0, 0, 10), (7, 0, 1, 10))) == OrderCheck(1, 2, 0, 1, 0)

@@ -35,16 +35,17 @@ def test_two_members_with_one_id_leave_half_of_the_queues_to_nobody() -> None:
         joiner_queues=2,
         leave_unowned=0,
     )
-    assert evaluate("sticky", "GID", [EIGHT], places) == Figures(
-        loads=(4, 4),
-        unowned=0,
-        doubled=0,
-        join_moved=2,
-        leave_moved=0,
-        leaver_queues=4,
-        joiner_queues=2,
-        leave_unowned=0,
-    )
+    for assignor in ("sticky", "cooperative-sticky"):
+        assert evaluate(assignor, "GID", [EIGHT], places) == Figures(
+            loads=(4, 4),
+            unowned=0,
+            doubled=0,
+            join_moved=2,
+            leave_moved=0,
+            leaver_queues=4,
+            joiner_queues=2,
+            leave_unowned=0,
+        )
 
 
 def test_config_moves_nothing_because_it_ignores_who_joins_and_who_leaves() -> None:

@@ -260,7 +260,7 @@ def test_trace_entries_that_cannot_be_read_are_left_out_and_counted(
     assert "5 entries of the trace cannot be read, and are left out" in caplog.messages
 
 
-@pytest.mark.parametrize("seconds", [1e15, float("inf"), float("nan")])
+@pytest.mark.parametrize("seconds", [1e15, float("inf"), float("nan"), -1.0])
 def test_time_that_no_clock_takes_is_refused(seconds: float) -> None:
     for name in ("follow_interval_s", "delay_s"):
         given: dict[str, Any] = {name: seconds}

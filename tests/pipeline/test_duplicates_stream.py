@@ -178,6 +178,20 @@ def test_record_without_a_time_ends_the_query_and_an_unreadable_entry_is_counted
     assert [(progress.entries, progress.unreadable) for progress in seen] == [(2, 1)]
 
 
+def test_time_in_the_future_makes_no_delivery_late(spark: SparkSession, tmp_path: Path) -> None:
+    far = {**entry(0.0, "a", 0, 1), "consumedTimestamp": "9000-01-01T00:00:00Z"}
+    feed(tmp_path / "in", 1, [far, entry(0.0, "a", 0, 2)])
+    now = {**entry(0.0, "a", 0, 3), "consumedTimestamp": datetime.now(UTC).isoformat()}
+    feed(tmp_path / "in", 2, [now])
+    seen: list[Progress] = []
+
+    watch_duplicates(
+        stream(spark, tmp_path / "in"), f"{tmp_path}/out", delay_s=DELAY_S, on_batch=seen.append
+    )
+
+    assert [progress.late for progress in seen] == [0, 0]
+
+
 def test_interval_of_any_length_is_one_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     feed(tmp_path / "in", 1, [entry(0.0, "a", 0, 1)])
     seen: list[Progress] = []

@@ -166,17 +166,17 @@ def test_each_message_is_once_in_the_table_or_the_quarantine_after_a_crash(
     settings = settings_for(cluster, tmp_path / "out")
 
     def crash(batch: Batch) -> None:
-        if batch.batch_id == 0:
+        if batch.batch_id == 1:
             raise RuntimeError("killed between writing and the commit")
 
     with pytest.raises(StreamingQueryException, match="killed between"):
         ingest.run(spark, settings, on_batch=crash)
-    first = sorted((tmp_path / "out" / "table" / "batchId=0").rglob("*.parquet"))
+    first = sorted((tmp_path / "out" / "table" / "batchId=1").rglob("*.parquet"))
     result = ingest.run(spark, settings)
 
-    # Batch 0 was whole, so its second attempt left it as it was.
-    assert [batch.batch_id for batch in result.batches] == [0, 1]
-    assert first == sorted((tmp_path / "out" / "table" / "batchId=0").rglob("*.parquet"))
+    # Batch 1 was whole, so its second attempt left it as it was.
+    assert [batch.batch_id for batch in result.batches] == [1]
+    assert first == sorted((tmp_path / "out" / "table" / "batchId=1").rglob("*.parquet"))
     rows = read_table(tmp_path / "out")
     places = {(row["brokerName"], row["queueId"], row["queueOffset"]) for row in rows}
     assert (len(rows), len(places)) == (FLIGHTS, FLIGHTS)

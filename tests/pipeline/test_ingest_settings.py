@@ -48,6 +48,11 @@ def test_wrong_schemas_and_dates(schema: str | None, date_column: str, words: st
         )
 
 
+def test_group_of_dead_letters_that_no_group_can_be() -> None:
+    with pytest.raises(ConfigError, match="'a b'"):
+        IngestSettings(name_server="a:1", topic="T", out="/nowhere", dlq_group="a b")
+
+
 @pytest.mark.parametrize("name", ["topic", "Columns", "bodySchema", "nameServer"])
 def test_options_that_the_settings_make(name: str) -> None:
     with pytest.raises(ConfigError, match=f"option '{name}' is the job's own"):

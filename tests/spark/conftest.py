@@ -51,7 +51,8 @@ class FakeCluster:
     `answers` holds scripted replies to the next pulls: a code with a next offset, or None for an
     answer that never comes. `pulls_max` is how many messages one pull gives. `same_codes` are tags
     whose hash code is that of every tag. `version` is the brokers' major one. `step_ms` is the time
-    between two messages of a queue. `given_count` counts the messages that pulls gave.
+    between two messages of a queue. `given_count` counts the messages that pulls gave. With
+    `tells_times` the bounds of a queue have the time of its last message, as those of brokers.
     """
 
     def __init__(self) -> None:
@@ -68,6 +69,7 @@ class FakeCluster:
         # Of scripted answers.
         self.remark = "scripted"
         self.table_refusal: int | None = None
+        self.tells_times = False
         # More queues than this are not a part of a topic's table: they can only be read.
         self.table_queues_max = 1 << 31
         self.signatures: list[bool] = []
@@ -177,12 +179,17 @@ class FakeCluster:
             return response_to(request, self.table_refusal, remark="not for you")
         table = {
             MessageQueue(name, broker, number): TopicOffset(
-                min_offset=queue.min_offset, max_offset=queue.max_offset
+                min_offset=queue.min_offset,
+                max_offset=queue.max_offset,
+                last_update_timestamp_ms=self._last_ms(queue) if self.tells_times else 0,
             )
             for (broker, number), queue in topic.items()
             if number < self.table_queues_max
         }
         return response_to(request, body=encode_body(TopicStatsTable(offset_table=table)))
+
+    def _last_ms(self, queue: FakeQueue) -> int:
+        return decode_record(queue.records[-1], 0).store_timestamp_ms if queue.records else 0
 
     def _route(self, request: RemotingCommand, topic: str) -> RemotingCommand:
         queues = self.topics.get(topic)

@@ -187,6 +187,27 @@ def test_columns_equal_the_messages_java_wrote(case: dict[str, Any]) -> None:
         assert [expected_row(messages[0], 3)] == decode_all(buffer)
 
 
+def test_times_that_are_none_are_null() -> None:
+    """Any producer may write any number as the time of birth, such as one in nanoseconds."""
+    last_ms = 253_402_300_799_999
+    times = [0, last_ms, last_ms + 1, 1_700_000_000 * 10**9, 2**63 - 1, -1, -(2**63)]
+    parts = [
+        bytes(encode_record(Record(topic="T", queue_id=0, body=b"b", born_timestamp_ms=each)))
+        for each in times
+    ]
+
+    rows = decode_all(b"".join(parts))
+
+    assert [row["bornTimestamp"] for row in rows] == [row["timestamp"] for row in rows]
+    assert [row["bornTimestamp"] for row in rows] == [
+        EPOCH,
+        datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC),
+        *[None] * 3,
+        datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC),
+        None,
+    ]
+
+
 def test_properties_that_are_not_utf_8_are_read_as_java_reads_them() -> None:
     record = bytearray(
         encode_record(Record(topic="T", queue_id=0, body=b"b", properties="KEYS\x01ab"))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -203,7 +205,17 @@ def test_headers_are_one_more_column() -> None:
     assert columns_of(columns="headers,body", includeHeaders="true") == ("headers", "body")
 
 
-def test_times_are_milliseconds_or_iso() -> None:
+@pytest.fixture
+def zone_of_shanghai() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TZ", "Asia/Shanghai")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone_of_shanghai")
+def test_times_are_milliseconds_or_iso_in_utc() -> None:
     def parse(text: str) -> object:
         return parse_options({**GOOD, "startingTimestamp": text}, scope="batch").starting
 

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,12 +12,24 @@ import pyarrow.parquet as pq
 
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.pipeline.files import Files
+from sparrowmq.pipeline.ingest.compaction import compact
 from sparrowmq.pipeline.parquet import parquet_writer, write_batch_parquet
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def write_by_query(query_id: str, frame: DataFrame, batch_id: int, table: Path) -> None:
+    """Write a batch as Spark has `foreachBatch` do it for a query."""
+    # None removes the property, which its annotation leaves out.
+    context: Any = frame.sparkSession.sparkContext
+    context.setLocalProperty("sql.streaming.queryId", query_id)
+    try:
+        write_batch_parquet(frame, batch_id, str(table), ["month"])
+    finally:
+        context.setLocalProperty("sql.streaming.queryId", None)
 
 
 def test_a_replayed_batch_replaces_its_first_attempt(spark: SparkSession, tmp_path: Path) -> None:
@@ -46,15 +57,8 @@ def test_a_replayed_batch_that_is_whole_is_left_alone(spark: SparkSession, tmp_p
     def files() -> list[tuple[str, int]]:
         return sorted((str(p), p.stat().st_mtime_ns) for p in table.rglob("*.parquet"))
 
-    # None removes the property, which the annotation leaves out.
-    set_property: Callable[[str, Any], None] = cast(Any, spark.sparkContext).setLocalProperty
-
-    def write(query_id: str | None, batch_id: int = 0) -> None:
-        set_property("sql.streaming.queryId", query_id)
-        try:
-            write_batch_parquet(frame, batch_id, str(table), ["month"])
-        finally:
-            set_property("sql.streaming.queryId", None)
+    def write(query_id: str, batch_id: int = 0) -> None:
+        write_by_query(query_id, frame, batch_id, table)
 
     write("query-1")
     first = files()
@@ -76,6 +80,25 @@ def test_a_replayed_batch_that_is_whole_is_left_alone(spark: SparkSession, tmp_p
     with pytest.raises(UsageError, match="has batches of another checkpoint"):
         write("query-2", 3)
     assert sorted(pq.read_table(table)["id"].to_pylist()) == [1, 2]
+
+
+def test_batches_that_were_merged_are_still_of_their_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table, commits = tmp_path / "table", tmp_path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    for number in range(2):
+        frame = spark.createDataFrame([(number, 1)], "id int, month int")
+        write_by_query("query-1", frame, number, table)
+        (commits / str(number)).touch()
+    compact(spark, str(table), checkpoint=str(tmp_path / "checkpoint"), partition_by="month")
+
+    write_by_query("query-1", frame, 1, table)
+    with pytest.raises(UsageError, match="has batches of another checkpoint"):
+        write_by_query("query-2", frame, 1, table)
+
+    assert [path.name for path in sorted(table.glob("batchId=*"))] == ["batchId=1"]
+    assert sorted(pq.read_table(table)["id"].to_pylist()) == [0, 1]
 
 
 def test_a_small_file_is_there_whole_at_any_moment_while_it_is_replaced(

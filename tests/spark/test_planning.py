@@ -78,13 +78,18 @@ def test_the_larger_queue_is_split_into_more_pieces() -> None:
     ranges = [QueueRange(Q[0], 0, 30), QueueRange(Q[1], 0, 10)]
 
     plan = plan_partitions(ranges, partitions_min=4, rows_min=1)
+    bounded = plan_partitions(ranges, partitions_min=4, rows_min=1, rows_max=20)
 
-    assert plan == [
-        (QueueRange(Q[0], 0, 10),),
-        (QueueRange(Q[0], 10, 20),),
-        (QueueRange(Q[0], 20, 30),),
-        (QueueRange(Q[1], 0, 10),),
-    ]
+    assert (
+        bounded
+        == plan
+        == [
+            (QueueRange(Q[0], 0, 10),),
+            (QueueRange(Q[0], 10, 20),),
+            (QueueRange(Q[0], 20, 30),),
+            (QueueRange(Q[1], 0, 10),),
+        ]
+    )
 
 
 @given(range_lists(), st.integers(1, 500))

@@ -140,7 +140,9 @@ def test_the_reader_takes_conditions_on_places_and_leaves_others_to_spark() -> N
     reader, left = pushed(
         EqualTo(("topic",), "orders"),
         In(("queueId",), (1, 2)),
+        In(("queueId",), (0, 1, None)),
         GreaterThan(("queueOffset",), 4),
+        GreaterThan(("queueOffset",), 3),
         LessThanOrEqual(("offset",), 9),
         IsNull(("tags",)),
         Not(EqualTo(("topic",), "other")),
@@ -155,9 +157,12 @@ def test_the_reader_takes_conditions_on_places_and_leaves_others_to_spark() -> N
             QueueRange(queue, 0, 7),
             QueueRange(queue._replace(topic="other"), 0, 7),
             QueueRange(queue._replace(queue_id=0), 0, 7),
-            QueueRange(queue._replace(queue_id=2), 0, 3),
+            QueueRange(queue._replace(queue_id=2), 0, 7),
         ]
     ) == [QueueRange(queue, 5, 7)]
+    one, _ = pushed(EqualTo(("offset",), 6))
+    narrowing = one._options.narrowing  # pyright: ignore[reportPrivateUsage]
+    assert narrowing.narrow([QueueRange(queue, 0, 9)]) == [QueueRange(queue, 6, 7)]
 
 
 def test_a_search_by_time_begins_before_and_ends_behind_a_clock_that_was_set_back() -> None:

@@ -144,6 +144,40 @@ def test_a_broker_that_gives_more_than_asked_for_is_cut(
     assert [(0, n) for n in range(5)] == rows
 
 
+@pytest.mark.parametrize(("expression", "step"), [("tag0", 3), ("*", 1)])
+def test_a_broker_that_counts_in_its_own_way_is_cut(
+    fake_cluster: FakeCluster,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    expression: str,
+    step: int,
+) -> None:
+    fake_cluster.append("T", 0, 60)
+    # After two alike, several pulls are under way, which ask for as many messages.
+    give, counts = fake_cluster._pull, itertools.chain([2, 2], itertools.repeat(7))
+
+    def pull(request: Any, fields: dict[str, str], queue: Any) -> Any:
+        return give(request, {**fields, "maxMsgNums": str(next(counts))}, queue)
+
+    monkeypatch.setattr(fake_cluster, "_pull", pull)
+
+    rows = read(cluster, options_of(fake_cluster, subExpression=expression), (0, 0, 51))
+
+    assert rows == [(0, offset) for offset in range(0, 51, step)]
+
+
+def test_an_answer_that_goes_on_before_its_end_is_an_error_and_doubles_no_row(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    queue = fake_cluster.topics["T"]["broker-a", 0]
+    queue.records[4] += queue.records[5]
+    fake_cluster.pulls_max = 5
+
+    with pytest.raises(RemoteProtocolError, match="go on at 5, but gave 0 to 5 in 6 messages"):
+        read(cluster, options_of(fake_cluster), (0, 0, 10))
+
+
 def test_a_busy_broker_is_asked_again(fake_cluster: FakeCluster, cluster: Cluster) -> None:
     fake_cluster.append("T", 0, 10)
     fake_cluster.answers = [(ResponseCode.SYSTEM_BUSY, 0), (ResponseCode.SERVICE_NOT_AVAILABLE, 0)]

@@ -96,7 +96,16 @@ EVERY_COLUMN = (
     [
         {"topic": "orders", "columns": EVERY_COLUMN},
         {"topicPattern": "orders.*", "minPartitions": "7", "profile": "full"},
-        {"assign": '{"noise": {"broker-a": [1, 2]}}', "subExpression": "t1 || t2"},
+        {
+            "assign": '{"noise": {"broker-a": [1, 2]}}',
+            "subExpression": "t1 || t2",
+            "columns": EVERY_COLUMN,
+        },
+        {
+            "assign": '{"noise": {"broker-a": [1]}, "orders": {"broker-a": [0]}}',
+            "subExpression": "t1",
+            "columns": EVERY_COLUMN,
+        },
         {
             "topic": "orders",
             "startingOffsets": '{"orders": {"broker-a": {"0": 17, "1": -1}}}',
@@ -230,7 +239,7 @@ def test_fillers_before_a_queues_first_message_are_no_messages(small_store: Path
 def test_a_topic_that_may_not_be_read_has_no_queues(small_store: Path) -> None:
     (small_store / TOPICS_PATH).parent.mkdir(exist_ok=True)
     topics = {
-        name: {"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": perm}
+        name: {"topicName": name, "readQueueNums": 2, "writeQueueNums": 1, "perm": perm}
         for name, perm in (("T", 4), ("U", 2))
     }
     (small_store / TOPICS_PATH).write_text(json.dumps({"topicConfigTable": topics}))
@@ -335,7 +344,8 @@ def test_conditions_narrow_the_read_of_a_store(cluster: EmbeddedCluster) -> None
         scope="batch",
     )
     rows = rows_of(StoreReader(options))
-    moment = rows[-20]["storeTimestamp"]
+    times = sorted({row["storeTimestamp"] for row in rows})
+    moment, last = times[len(times) // 4], times[len(times) * 3 // 4]
     reader = FilteringReader(StoreReader, options)
 
     left = reader.pushFilters(
@@ -344,6 +354,8 @@ def test_conditions_narrow_the_read_of_a_store(cluster: EmbeddedCluster) -> None
             EqualTo(("queueId",), 1),
             LessThan(("queueOffset",), 140),
             GreaterThanOrEqual(("storeTimestamp",), moment),
+            GreaterThanOrEqual(("storeTimestamp",), rows[0]["storeTimestamp"]),
+            LessThan(("storeTimestamp",), last),
         ]
     )
 
@@ -353,7 +365,7 @@ def test_conditions_narrow_the_read_of_a_store(cluster: EmbeddedCluster) -> None
         for row in rows
         if (row["topic"], row["queueId"]) == ("orders", 1)
         and row["queueOffset"] < 140
-        and row["storeTimestamp"] >= moment
+        and moment <= row["storeTimestamp"] < last
     ]
     assert 0 < len(expected) < 140
     assert rows_of(reader) == expected

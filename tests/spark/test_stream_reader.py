@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -112,6 +113,22 @@ def test_latest_begins_at_the_end(fake_cluster: FakeCluster) -> None:
     assert offsets_of(0, 4) == make_stream(fake_cluster, startingOffsets="latest").initialOffset()
 
 
+def test_a_start_that_is_gone_is_a_loss(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    fake_cluster.topics["T"]["broker-a", 0].min_offset = 4
+    gone = {"startingOffsets": '{"T": {"broker-a": {"0": 1}}}'}
+    lenient = {**gone, "failOnDataLoss": "false"}
+
+    with pytest.raises(DataLossError, match="begins at 4 now; 3 messages are gone"):
+        make_stream(fake_cluster, **gone).initialOffset()
+    with pytest.raises(DataLossError, match="begins at 4 now; 3 messages are gone"):
+        make_batch(fake_cluster, **gone).partitions()
+    assert make_stream(fake_cluster, **lenient).initialOffset() == offsets_of(4)
+    batch = make_batch(fake_cluster, **lenient)
+    assert rows_of(batch, batch.partitions()) == [(0, offset) for offset in range(4, 9)]
+
+
 def test_the_limit_is_kept_and_shared_out(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T")
     fake_cluster.append("T", 0, 90)
@@ -121,6 +138,8 @@ def test_the_limit_is_kept_and_shared_out(fake_cluster: FakeCluster) -> None:
 
     assert limit == ReadMaxRows(20)
     assert offsets_of(17, 3) == stream.latestOffset(stream.initialOffset(), limit)
+    # Trigger.Once reads all.
+    assert offsets_of(90, 10) == stream.latestOffset(stream.initialOffset(), ALL)
 
 
 def test_available_now_freezes_its_end(fake_cluster: FakeCluster) -> None:
@@ -150,6 +169,46 @@ def test_available_now_does_not_go_back_behind_a_start_at_latest(
     start = stream.initialOffset()
 
     assert offsets_of(10, 0) == start == stream.latestOffset(start, ALL)
+
+
+def test_available_now_ends_while_messages_still_come(fake_cluster: FakeCluster) -> None:
+    fake_cluster.tells_times = True
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 5)
+    stream = make_stream(fake_cluster)
+    stream.prepareForTriggerAvailableNow()
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    fake_cluster.append("T", 0, 5)
+
+    # Spark compares what it writes to the checkpoint, times included.
+    assert end == stream.latestOffset(end, ALL)
+    assert end["@storedBy"] == offsets_of(BORN_MS + 5)
+
+
+def test_available_now_sees_that_a_queue_was_filled_again(fake_cluster: FakeCluster) -> None:
+    fake_cluster.tells_times = True
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    stream = make_stream(fake_cluster)
+    stream.prepareForTriggerAvailableNow()
+    checkpoint = {**offsets_of(5), "@storedBy": offsets_of(BORN_MS)}
+
+    with pytest.raises(DataLossError, match="emptied and filled again: before offset 5 it has a"):
+        stream.latestOffset(checkpoint, ALL)
+
+
+def test_a_brokers_clock_that_was_set_back_is_no_lost_store(fake_cluster: FakeCluster) -> None:
+    fake_cluster.tells_times = True
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.step_ms = 1_000
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.step_ms = 1
+    fake_cluster.append("T", 0, 10)
+    stream = make_stream(fake_cluster, startingOffsets='{"T": {"broker-a": {"0": 8}}}')
+
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+
+    assert end == {**offsets_of(20), "@storedBy": offsets_of(BORN_MS + 20)}
 
 
 def test_available_now_waits_for_a_broker_that_starts_when_the_query_does(
@@ -226,6 +285,41 @@ def test_what_is_processed_is_committed_under_the_group(fake_cluster: FakeCluste
     assert RequestCode.UPDATE_CONSUMER_OFFSET not in fake_cluster.request_codes
     assert first == {("G", "T", 0): 0, ("G", "T", 1): 0}
     assert fake_cluster.committed == {("G", "T", 0): 9, ("G", "T", 1): 0}
+
+
+def test_a_commit_that_fails_stops_no_query_and_is_repeated_at_times(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_ms, code = 1_000_000, RequestCode.UPDATE_CONSUMER_OFFSET
+    clock = SimpleNamespace(monotonic_ms=lambda: now_ms)
+    monkeypatch.setattr("sparrowmq.spark.queue_watch.clock", clock)
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 9)
+    answer = fake_cluster._reply
+
+    def refuse(request: RemotingCommand) -> RemotingCommand | None:
+        if request.code != code:
+            return answer(request)
+        fake_cluster.request_codes.append(code)
+        return response_to(request, ResponseCode.NO_PERMISSION, remark="not for you")
+
+    monkeypatch.setattr(fake_cluster, "_reply", refuse)
+    stream = make_stream(fake_cluster, group="G", commitOffsets="true")
+
+    # Without new messages Spark asks every 10 ms.
+    start = stream.initialOffset()
+    for _ in range(5):
+        end = stream.latestOffset(start, ALL)
+        now_ms += 10
+    assert fake_cluster.request_codes.count(code) == 1
+    now_ms += 60_000
+    monkeypatch.setattr(fake_cluster, "_reply", answer)
+    for _ in range(2):
+        assert end == stream.latestOffset(end, ALL)
+
+    assert end == offsets_of(9)
+    assert caplog.text.count("offsets of group G are not committed") == 1
+    assert fake_cluster.committed == {("G", "T", 0): 9}
 
 
 @pytest.mark.parametrize(
@@ -774,9 +868,10 @@ def test_the_listener_keeps_each_querys_lag_logs_it_at_times_and_forgets_ended_q
         (family,) = registry.collect()
         return {(each.labels["query"], each.labels["queue"]): each.value for each in family.samples}
 
-    report("id-1", "orders", 2_000)
+    query = uuid4()
+    report(str(query), "orders", 2_000)
     report("id-2", None, 8_999)
-    report("id-1", "orders", 3_000)
+    report(str(query), "orders", 3_000)
 
     assert lags() == {
         ("orders", "0"): 6_000,
@@ -789,7 +884,7 @@ def test_the_listener_keeps_each_querys_lag_logs_it_at_times_and_forgets_ended_q
         "T/broker-a/0",
         "query id-2: 1 messages of 2 queues are not read; the most, 1, wait in T/broker-a/0",
     ]
-    ended: Any = SimpleNamespace(id="id-1")
+    ended: Any = SimpleNamespace(id=query)
     listener.onQueryTerminated(ended)
     assert lags() == {("id-2", "0"): 1, ("id-2", "1"): 0}
 

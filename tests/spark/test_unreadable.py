@@ -29,12 +29,13 @@ from sparrowmq.errors import RemoteProtocolError, UnreadableMessage
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol.compression import COMPRESSED, compress_body
 from sparrowmq.protocol.record import Record, encode_record
+from sparrowmq.spark.batch_reader import RocketMQReader
 from sparrowmq.spark.failures import RocketMQError
 from sparrowmq.spark.options import parse_options, starting_at
 from sparrowmq.spark.planning import QueueRange
 from sparrowmq.spark.range_reader import read_ranges
 from sparrowmq.spark.store_reader import StoreReader
-from sparrowmq.spark.topic_queues import Cluster
+from sparrowmq.spark.topic_queues import Cluster, disconnect
 from sparrowmq.testing import EmbeddedCluster
 
 if TYPE_CHECKING:
@@ -194,6 +195,25 @@ def test_the_broker_puts_the_message_among_the_dead_letters_of_the_group(
         pytest.raises(UnreadableMessage, match="message POISON at offset 0 of %DLQ%GID_s"),
     ):
         looking.pull(dead_letters, 0)
+
+
+@pytest.mark.slow
+def test_dead_letters_go_into_the_namespace(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic("ns%T", queues=1)
+    send_stored(cluster.broker, QUEUE._replace(topic="ns%T"), GARBAGE, msg_id="POISON")
+    given = {"nameServer": cluster.name_server, "topic": "T", "namespace": "ns", "group": "GID_s"}
+    options = parse_options({**given, "unreadablePolicy": "dead-letter"}, scope="batch")
+    reader = RocketMQReader(options)
+
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    disconnect()
+
+    assert sum(batch.num_rows for batch in batches) == 0
+    assert "1 messages of queue T/broker-a/0 went to the dead letters" in caplog.text
+    with Admin(name_server=cluster.name_server) as admin:
+        assert admin.max_offset(MessageQueue("%DLQ%ns%GID_s", "broker-a", 0)) == 1
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def write_batch_parquet(
     # Spark's own overwriting keeps other partitions in a session that overwrites them dynamically.
     files.remove(writing)
     batch_df.write.partitionBy(*partition_by).parquet(writing)
-    files.write_text(f"{writing}/{_WRITTEN}", _describe(files.usage(writing), query_id))
+    _mark(files, writing, query_id)
     files.remove(target)
     files.move(writing, target)
     return True
@@ -95,6 +95,17 @@ def write_batch_parquet(
 def parquet_writer(path: str, partition_by: Sequence[str] = ()) -> Callable[[DataFrame, int], Any]:
     """Return the argument of `foreachBatch`: `.foreachBatch(parquet_writer("out"))`."""
     return partial(write_batch_parquet, path=path, partition_by=tuple(partition_by))
+
+
+def mark_merged(files: Files, merged: str, last: str) -> None:
+    """Mark the directory that replaces batches as whole, and as of the query of the last batch."""
+    text = files.read_text(f"{last}/{_WRITTEN}")
+    if text is not None:
+        _mark(files, merged, json.loads(text)["queryId"])
+
+
+def _mark(files: Files, directory: str, query_id: str | None) -> None:
+    files.write_text(f"{directory}/{_WRITTEN}", _describe(files.usage(directory), query_id))
 
 
 def _check_own(files: Files, root: str, batch_id: int, query_id: str) -> None:

@@ -226,20 +226,23 @@ def choose_end(
 def find_refilled(
     offsets: Offsets, stored_by_ms: Offsets, stored_ms: Mapping[MessageQueue, int | None]
 ) -> list[Loss]:
-    """Find queues whose message before an offset is not the one that was read.
+    """Find queues whose messages before an offset are not those that were read.
 
     Args:
         offsets: the offsets to read next.
         stored_by_ms: the time by which all messages before the offset were stored, as noted then.
-        stored_ms: when the message before the offset, as it is now, was stored.
+        stored_ms: when a message before the offset, as it is now, was stored: the last one where
+            the offset is the queue's end, and else the first one, since others may be younger than
+            noted if the broker's clock was set back.
     """
     losses: list[Loss] = []
     for queue in sorted(stored_ms.keys() & stored_by_ms.keys() & offsets.keys()):
         now_ms, then_ms = stored_ms[queue], stored_by_ms[queue]
         if now_ms is not None and now_ms > then_ms:
             what = (
-                f"the queue was emptied and filled again: its message {offsets[queue] - 1} is of "
-                f"{_instant(now_ms)}, and the one that was read of {_instant(then_ms)} or earlier"
+                f"the queue was emptied and filled again: before offset {offsets[queue]} it has a "
+                f"message of {_instant(now_ms)}, and those that were read are of "
+                f"{_instant(then_ms)} or earlier"
             )
             losses.append(Loss(queue, what))
     return losses

@@ -5,7 +5,7 @@ offset of the *next* message to read. In options, -2 stands for the earliest mes
 end of the queue; a checkpoint has resolved numbers only. Spark compares offsets as texts, so they
 are always written in one order: topics and brokers by name, queues by number. A checkpoint also
 has, in the same shape under `@storedBy`, the time by which the messages before an offset were
-stored: a queue that was emptied and filled beyond the offset has a younger message there.
+stored: a queue that was emptied and filled beyond the offset has younger messages there.
 """
 
 from __future__ import annotations

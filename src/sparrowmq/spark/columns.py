@@ -92,6 +92,8 @@ _STEPS_MAX = 512
 _HEX = np.frombuffer(
     b"".join(f"{value:02X}".encode() for value in range(256)), dtype=np.uint8
 ).reshape(256, 2)
+# From the year 1 to the year 9999.
+_TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 _NAME_VALUE_SEPARATOR = 1
 _PROPERTY_SEPARATOR = 2
 
@@ -484,12 +486,15 @@ def _numbers(context: _Context, name: str) -> pa.Array:
     return pa.array(found.astype(found.dtype.newbyteorder("=")))
 
 
-def _instants(timestamps_ms: Ints) -> pa.Array:
-    return pa.array(timestamps_ms * 1000, type=pa.int64()).view(_INSTANT)
+def _instants(timestamps_ms: Ints, is_null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    return pa.array(timestamps_ms * 1000, type=pa.int64(), mask=is_null).view(_INSTANT)
 
 
 def _decode_born_timestamp(context: _Context) -> pa.Array:
-    return _instants(context.heads["born_timestamp"].astype(np.int64))
+    times_ms = context.heads["born_timestamp"].astype(np.int64)
+    # A producer may write any number, and Python could not collect rows with such a time.
+    is_none = (times_ms < _TIMESTAMP_MS_MIN) | (times_ms > _TIMESTAMP_MS_MAX)
+    return _instants(times_ms, is_none if is_none.any() else None)
 
 
 def _decode_store_timestamp(context: _Context) -> pa.Array:

@@ -166,20 +166,20 @@ def _stored(
     return offset, None
 
 
-def store_times_before(
+def first_store_times(
     cluster: Cluster,
     offsets: Mapping[MessageQueue, int],
     bounds: Mapping[MessageQueue, QueueBounds],
     *,
     group: str | None,
 ) -> Operation[dict[MessageQueue, int | None]]:
-    """Return when the message before each offset was stored; None if it is gone.
+    """Return when the first message of each queue was stored; None if none is before its offset.
 
     Raises: TransportError, BrokerError, RouteError.
     """
-    queues = sorted(queue for queue in offsets if queue in bounds)
+    queues = sorted(offsets)
     asked = [
-        _stored(cluster, queue, offsets[queue] - 1, end=offsets[queue], group=group)
+        _stored(cluster, queue, bounds[queue].min_offset, end=offsets[queue], group=group)
         for queue in queues
     ]
     found = yield from gather(asked, name="store times")

@@ -17,7 +17,7 @@ from sparrowmq.spark.bounds import Bounds, Loss, Offsets, find_refilled
 from sparrowmq.spark.discovery import Discovery, begin_wait_ms, discover
 from sparrowmq.spark.failures import settle
 from sparrowmq.spark.options import SourceOptions
-from sparrowmq.spark.positions import find_offsets, sample_sizes, store_times_before
+from sparrowmq.spark.positions import find_offsets, first_store_times, sample_sizes
 from sparrowmq.spark.topic_queues import (
     BOUNDS_AGE_MS_MAX,
     ROUTE_AGE_MS_MAX,
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 # Between looks that are closer, no broker stops, loses its store, starts, and gets messages.
 REFILL_MS_MIN = 1_000
+# The time after a commit that failed: Spark asks every 10 ms, and a group may be refused for ever.
+COMMIT_PAUSE_MS = 10_000
 
 _LOG = logging.getLogger("sparrowmq.spark")
 
@@ -41,6 +43,7 @@ class QueueWatch:
         self._options = options
         self._found_ms = 0
         self._committed: dict[MessageQueue, int] = {}
+        self._commit_due_ms = 0
         self._is_after_pause = True
         # The queues that were waited for in vain; every batch would wait for them again.
         self._given_up: frozenset[MessageQueue] = frozenset()
@@ -111,7 +114,7 @@ class QueueWatch:
             }
             group = self._options.pull_group
             stored_ms |= self._ask(
-                waiting, lambda cluster: store_times_before(cluster, waiting, bounds, group=group)
+                waiting, lambda cluster: first_store_times(cluster, waiting, bounds, group=group)
             )
             self._is_after_pause = False
         return find_refilled(offsets, stored_by_ms, stored_ms)
@@ -164,9 +167,9 @@ class QueueWatch:
         return offsets
 
     def commit(self, offsets: Mapping[MessageQueue, int], bounds: Bounds) -> None:
-        """Commit the offsets that are new since the last call; the next call repeats a failure."""
-        options = self._options
-        if options.group is None or not options.commit_offsets:
+        """Commit the offsets that are new since the last commit, unless that has just failed."""
+        options, now_ms = self._options, clock.monotonic_ms()
+        if options.group is None or not options.commit_offsets or now_ms < self._commit_due_ms:
             return
         fresh = {
             queue: offset
@@ -179,6 +182,7 @@ class QueueWatch:
         try:
             cluster.run(cluster.commit(options.group, fresh))
         except SparrowError as error:
+            self._commit_due_ms = now_ms + COMMIT_PAUSE_MS
             _LOG.warning("offsets of group %s are not committed: %s", options.group, error)
         else:
             self._committed.update(fresh)

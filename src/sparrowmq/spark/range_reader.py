@@ -176,8 +176,11 @@ class QueueReader:
         offsets = queue_offsets(result.records, starts)
         if self._options.is_filtered:
             return self._check_filtered(result, asked, starts, offsets)
-        expected = np.arange(asked, asked + len(starts))
-        if not np.array_equal(offsets, expected) or asked + len(starts) < self._offset:
+        end = asked + len(starts)
+        if (
+            not np.array_equal(offsets, np.arange(asked, end))
+            or min(end, self._end) != self._offset
+        ):
             found = f"{offsets[0]} to {offsets[-1]}" if len(offsets) else "none"
             raise RemoteProtocolError(
                 f"broker {self.queue.broker_name!r} was asked for offsets from {asked} of queue "

@@ -48,7 +48,11 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("flag", "int", "the producer's own 32 bits"),
     Column("sysFlag", "int", "RocketMQ's bits: compression, transaction, host versions"),
-    Column("bornTimestamp", "timestamp", "when the producer made the message"),
+    Column(
+        "bornTimestamp",
+        "timestamp",
+        "when the producer made the message; null for a time before the year 1 or after 9999",
+    ),
     Column("storeTimestamp", "timestamp", "when the broker stored the message"),
     Column("bornHost", "string", "the producer's address, ip:port"),
     Column("storeHost", "string", "the broker's address, ip:port"),

@@ -1,10 +1,10 @@
 """The job `duplicates` as a streaming query: the same tables, behind a watermark.
 
-The watermark is the newest time seen, minus `delay_s`. A delivery is judged once the watermark has
-passed it: by then all deliveries of that time have arrived that are at most `delay_s` late. Later
-deliveries are dropped and counted. The functions of `judging` see all deliveries newer than two
-delays before the watermark. So two deliveries of a message are found if they are at most two delays
-apart.
+The watermark is the newest time seen, at most the present, minus `delay_s`. A delivery is judged
+once the watermark has passed it: by then all deliveries of that time have arrived that are at most
+`delay_s` late. Later deliveries are dropped and counted. The functions of `judging` see all
+deliveries newer than two delays before the watermark. So two deliveries of a message are found if
+they are at most two delays apart.
 
 ```
 out/deliveries, duplicates, events, missing, each with batchId=N/     as the batch job's tables
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -45,6 +46,9 @@ TABLES = ("deliveries", "duplicates", "events", "missing")
 _BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 # The state covers so many delays before the watermark.
 _STATE_DELAYS = 2
+# The time of the micro-batch, which stays when Spark repeats the batch. Clients may write any time:
+# behind one in the future, all that comes now would be late.
+_NOW = "_now"
 
 
 class Progress(NamedTuple):
@@ -90,7 +94,7 @@ def watch_duplicates(
     """
     root = out.rstrip("/")
     run_query(
-        entries,
+        entries.withColumn(_NOW, F.current_timestamp()),
         _Judge(root, timedelta(seconds=delay_s), read_events, on_batch),
         checkpoint=f"{root}/checkpoint",
         interval_s=interval_s,
@@ -110,28 +114,23 @@ def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
     }
 
 
+@dataclass(frozen=True, slots=True)
 class _Judge:
     """The sink of the query, which judges the deliveries that the watermark has passed."""
 
-    def __init__(
-        self,
-        root: str,
-        delay: timedelta,
-        read_events: Callable[[], DataFrame] | None,
-        on_batch: Callable[[Progress], None] | None,
-    ) -> None:
-        self._root = root
-        self._delay = delay
-        self._read_events = read_events
-        self._on_batch = on_batch
+    root: str
+    delay: timedelta
+    read_events: Callable[[], DataFrame] | None
+    on_batch: Callable[[Progress], None] | None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         before = self._progress(batch.sparkSession, batch_id - 1)
         batch = batch.persist()
-        is_late = F.col("consumedTimestamp") <= before.watermark
+        at, now = F.col("consumedTimestamp"), F.col(_NOW)
+        is_late = at <= before.watermark
         check_complete(batch.where("not isProduced"), RECORD_COLUMNS, what="the stream")
         (row,) = batch.select(
-            F.max(F.unix_micros("consumedTimestamp")),
+            F.max(F.unix_micros(F.when(at > now, now).otherwise(at))),
             F.count_if(is_late),
             F.count("*"),
             F.count_if(F.col("isProduced").isNull()),
@@ -139,8 +138,8 @@ class _Judge:
         newest = (
             before.watermark if row[0] is None else _BEFORE_ALL + timedelta(microseconds=row[0])
         )
-        watermark = max(before.watermark, newest - self._delay)
-        window = batch.where(~is_late)
+        watermark = max(before.watermark, newest - self.delay)
+        window = batch.where(~is_late).drop(_NOW)
         if batch_id > 0:
             window = window.unionByName(self._state(batch.sparkSession, batch_id - 1))
         window = window.persist()
@@ -153,8 +152,8 @@ class _Judge:
             batch_id, watermark, before.late + row[1], row[2], before.unreadable + row[3]
         )
         self._write_progress(batch.sparkSession, progress)
-        if self._on_batch is not None:
-            self._on_batch(progress)
+        if self.on_batch is not None:
+            self.on_batch(progress)
 
     def _write(self, window: DataFrame, batch_id: int, since: datetime, until: datetime) -> None:
         """Write the rows of each table between two watermarks, then the state."""
@@ -172,16 +171,16 @@ class _Judge:
             judged.unpersist()
         self._keep(events.where(passed("eventTimestamp")), "events", batch_id)
         # A produced message may be consumed up to one delay later.
-        due = produced.where(passed("consumedTimestamp", self._delay))
+        due = produced.where(passed("consumedTimestamp", self.delay))
         self._keep(judging.find_missing(records, due), "missing", batch_id)
-        self._keep(_still_needed(window, until - _STATE_DELAYS * self._delay), "state", batch_id)
+        self._keep(_still_needed(window, until - _STATE_DELAYS * self.delay), "state", batch_id)
 
     def _events(self, records: DataFrame, batch_id: int, since: datetime) -> DataFrame:
         """Return all events so far: earlier events unchanged, and new ones."""
-        if self._read_events is not None:
-            return self._read_events()
+        if self.read_events is not None:
+            return self.read_events()
         found = judging.find_events(records).where(F.col("eventTimestamp") > since)
-        judged = read_tables(records.sparkSession, self._root).get("events")
+        judged = read_tables(records.sparkSession, self.root).get("events")
         if judged is None:
             return found
         return found.unionByName(judged.where(F.col("batchId") < batch_id).drop("batchId"))
@@ -189,18 +188,18 @@ class _Judge:
     def _keep(self, frame: DataFrame, name: str, batch_id: int) -> None:
         frame = frame.coalesce(1)
         if name == "state" or not frame.isEmpty():
-            write_batch_parquet(frame, batch_id, f"{self._root}/{name}")
+            write_batch_parquet(frame, batch_id, f"{self.root}/{name}")
         else:
-            Files(frame.sparkSession, self._root).remove(f"{self._root}/{name}/batchId={batch_id}")
+            Files(frame.sparkSession, self.root).remove(f"{self.root}/{name}/batchId={batch_id}")
 
     def _state(self, session: SparkSession, batch_id: int) -> DataFrame:
-        path = f"{self._root}/state/batchId={batch_id}"
+        path = f"{self.root}/state/batchId={batch_id}"
         ddl = ", ".join(f"{name} {kind}" for name, kind in ENTRY_COLUMNS.items())
         return read_parquet(session, path, schema=ddl)
 
     def _progress(self, session: SparkSession, batch_id: int) -> Progress:
-        path = f"{self._root}/state/_{batch_id}.json"
-        text = Files(session, self._root).read_text(path) if batch_id >= 0 else None
+        path = f"{self.root}/state/_{batch_id}.json"
+        text = Files(session, self.root).read_text(path) if batch_id >= 0 else None
         if text is None:
             return Progress(batch_id, _BEFORE_ALL, 0, 0, 0)
         known = json.loads(text)
@@ -209,16 +208,16 @@ class _Judge:
 
     def _write_progress(self, session: SparkSession, progress: Progress) -> None:
         """Write the progress, and delete files that no replay can need."""
-        files = Files(session, self._root)
+        files = Files(session, self.root)
         known = {
             "watermark": progress.watermark.isoformat(),
             "late": progress.late,
             "unreadable": progress.unreadable,
         }
-        files.write_text(f"{self._root}/state/_{progress.batch_id}.json", json.dumps(known))
+        files.write_text(f"{self.root}/state/_{progress.batch_id}.json", json.dumps(known))
         old = progress.batch_id - 2
-        files.remove(f"{self._root}/state/batchId={old}")
-        files.remove(f"{self._root}/state/_{old}.json")
+        files.remove(f"{self.root}/state/batchId={old}")
+        files.remove(f"{self.root}/state/_{old}.json")
 
 
 def _still_needed(window: DataFrame, horizon: datetime) -> DataFrame:

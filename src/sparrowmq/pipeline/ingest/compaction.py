@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from sparrowmq.errors import UsageError
 from sparrowmq.pipeline.files import Files
-from sparrowmq.pipeline.parquet import read_parquet
+from sparrowmq.pipeline.parquet import mark_merged, read_parquet
 
 SIZE_MAX = 256 * 1024 * 1024
 _PREFIX = "batchId="
@@ -103,6 +103,7 @@ def _merge(
     expected = merged.count()
     if counted != expected:
         raise UsageError(f"compaction of {table} wrote {counted:,} of {expected:,} rows; kept both")
+    mark_merged(files, writing, paths[-1])
     files.write_text(f"{table}/_compaction.json", json.dumps(group))
     _swap(files, table, group)
 

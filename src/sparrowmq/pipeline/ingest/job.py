@@ -266,7 +266,8 @@ def _ingest(
     read = session.readStream.format("rocketmq").options(**given, **bodies).load()
     if schema is not None and schema.avro is not None:
         read = with_avro_fields(read, schema)
-    sink = _Sink(settings, schema, ledger, on_batch)
+    is_filtered = settings.parse_options().is_filtered
+    sink = _Sink(settings, schema, ledger, on_batch, is_filtered)
     is_stopped = run_query(
         read,
         sink,
@@ -284,13 +285,14 @@ def _ingest(
         settings=settings,
         batches=sink.batches,
         counts=counts,
-        is_filtered=settings.parse_options().is_filtered,
+        is_filtered=is_filtered,
         compaction=compaction,
         files=0 if rows is None else len(rows.inputFiles()),
         size=files.usage(settings.table).size,
     )
 
 
+@dataclass(slots=True)
 class _Sink:
     """Writes each micro-batch: the table, then messages that do not fit, then the counts.
 
@@ -298,26 +300,19 @@ class _Sink:
     Only then are these read again. Counts are those of what is written.
     """
 
-    def __init__(
-        self,
-        settings: IngestSettings,
-        schema: BodySchema | None,
-        ledger: Ledger,
-        on_batch: Callable[[Batch], None] | None,
-    ) -> None:
-        self._settings = settings
-        self._schema = schema
-        self._ledger = ledger
-        self._on_batch = on_batch
-        self._is_filtered = settings.parse_options().is_filtered
-        self.batches: list[Batch] = []
+    settings: IngestSettings
+    schema: BodySchema | None
+    ledger: Ledger
+    on_batch: Callable[[Batch], None] | None
+    is_filtered: bool
+    batches: list[Batch] = field(default_factory=list)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         begin = time.monotonic()
-        before = self._ledger.read(batch_id - 1)
-        spans = {} if self._is_filtered else self._ledger.spans(batch_id)
+        before = self.ledger.read(batch_id - 1)
+        spans = {} if self.is_filtered else self.ledger.spans(batch_id)
         misfits = self._write_table(batch, batch_id)
-        good = self._written(batch.sparkSession, self._settings.table, batch_id)
+        good = self._written(batch.sparkSession, self.settings.table, batch_id)
         bad = None
         if misfits != 0:
             bad = self._put_aside(batch, batch_id, is_known=misfits is not None)
@@ -326,17 +321,17 @@ class _Sink:
         finally:
             if bad is not None:
                 bad.unpersist()
-        self._ledger.write(batch_id, counts)
+        self.ledger.write(batch_id, counts)
         seconds = round(time.monotonic() - begin, 3)
         put_aside = counts.put_aside - before.put_aside
         written = Batch(batch_id, counts.messages - before.messages, put_aside, seconds)
         self.batches.append(written)
-        if self._on_batch is not None:
-            self._on_batch(written)
+        if self.on_batch is not None:
+            self.on_batch(written)
 
     def _write_table(self, batch: DataFrame, batch_id: int) -> int | None:
         """Write the messages that fit; return the number of others, None for a batch replayed."""
-        settings, schema = self._settings, self._schema
+        settings, schema = self.settings, self.schema
         date = F.to_date(F.col(quoted(settings.date_column))).alias(DATE)
         if schema is None:
             rows = batch.select(*METADATA, "body")
@@ -363,7 +358,7 @@ class _Sink:
         Args:
             is_known: whether it is known that there are such messages.
         """
-        settings = self._settings
+        settings = self.settings
         bad = batch.where(F.col(ERROR).isNotNull()).withColumnRenamed(ERROR, REASON)
         if not is_known and bad.isEmpty():
             return None
@@ -380,14 +375,14 @@ class _Sink:
 
     def _write_quarantine(self, bad: DataFrame, batch_id: int) -> None:
         columns = bad.select(*METADATA, "body", REASON)
-        write_batch_parquet(columns, batch_id, self._settings.quarantine)
+        write_batch_parquet(columns, batch_id, self.settings.quarantine)
 
     def _send_dead_letters(self, bad: DataFrame, group: str) -> None:
         """Send messages to the group's dead letters, with their properties and `reason`."""
         with_property = f"map_concat(map_filter(properties, (k, v) -> k != '{REASON}'), "
         with_property += f"map('{REASON}', {REASON})) as properties"
         letters = to_dlq(bad.selectExpr(*METADATA, "body", with_property), group)
-        writer = letters.write.format("rocketmq").options(**_connection(self._settings))
+        writer = letters.write.format("rocketmq").options(**_connection(self.settings))
         writer.option("topic", DLQ_GROUP_TOPIC_PREFIX + group).option("createTopic", "true").mode(
             "append"
         ).save()
