@@ -11,6 +11,7 @@ from sparrowmq.model.names import SCHEDULE_TOPIC
 from sparrowmq.protocol.bodies import DelayOffsetTable
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.properties import parse_properties
+from sparrowmq.protocol.record import Record
 from sparrowmq.store.file_storage import FileStorageFile
 from sparrowmq.store.record_check import parse_delay_level
 
@@ -144,6 +145,21 @@ def test_message_for_a_deleted_topic_is_dropped(rig: Any) -> None:
 
     assert bodies(rig) == [b"b"]
     assert rig.records("gone", 1) == []
+
+
+@pytest.mark.parametrize("queue_id", ["", "-1", "9" * 18, "9" * 5_000], ids=len)
+def test_message_whose_queue_is_no_number_of_one_holds_no_other_up(rig: Any, queue_id: str) -> None:
+    properties = f"DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x01{queue_id}\x02"
+    # As another broker's store may have it.
+    rig.store.put(
+        Record(topic=SCHEDULE_TOPIC, queue_id=0, body=b"nowhere", properties=properties),
+        timestamp_ms=rig.timestamp_ms,
+    )
+    send(rig, 1)
+
+    rig.advance(1_100)
+
+    assert bodies(rig) == [b"b"]
 
 
 def test_message_after_an_expired_one_keeps_its_own_delay(

@@ -20,6 +20,7 @@ from sparrowmq.broker.moved_messages import put_moved
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from sparrowmq.model.names import SCHEDULE_TOPIC
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.protocol.bodies import DelayOffsetTable
 from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.protocol.record import Record
@@ -139,9 +140,8 @@ class DelaySchedule:
             return None
         properties = parse_properties(record.properties)
         topic = properties.get(PROPERTY_REAL_TOPIC)
-        queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
-        if not topic or not queue_id.isascii() or not queue_id.isdigit():
+        queue_id = read_whole_number(properties.get(PROPERTY_REAL_QUEUE_ID))
+        if not topic or queue_id is None:
             return None
-        record.topic = topic
-        record.queue_id = int(queue_id)
+        record.topic, record.queue_id = topic, queue_id
         return record

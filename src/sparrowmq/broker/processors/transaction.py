@@ -29,6 +29,7 @@ from sparrowmq.model.names import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.headers import (
     CheckTransactionStateRequestHeader,
@@ -217,8 +218,6 @@ def _read(state: BrokerState, position: int, topics: Sequence[str]) -> Record:
 
 def _find_place(properties: dict[str, str]) -> tuple[str, int] | None:
     """Return the real topic and queue of a half message, None if its properties lack them."""
-    queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
+    queue_id = read_whole_number(properties.get(PROPERTY_REAL_QUEUE_ID))
     topic = properties.get(PROPERTY_REAL_TOPIC)
-    if not topic or not queue_id.isascii() or not queue_id.isdigit():
-        return None
-    return topic, int(queue_id)
+    return None if not topic or queue_id is None else (topic, queue_id)
