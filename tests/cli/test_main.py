@@ -172,6 +172,7 @@ def test_an_option_with_one_value_is_refused_if_it_is_given_twice(
         (("ls", "--timeout", "nan"), "--timeout is 'nan'; give a number from 0.1 to 60.0\n"),
         (("group", "lag", "G", "--interval", "1e999"), "is '1e999'; give a number from 0.5 on\n"),
         (("group", "ls", "--interval", "601"), "is '601'; give a number from 0.0 to 600.0\n"),
+        (("rebalance", "watch", "G", "--count", "9" * 20), "a whole number from 0 to 1000000000\n"),
         (("up", "--data", ""), "--data is empty; give the directory for all data, or leave"),
         (("ls", "-n", ""), "--nameserver is empty; "),
         (("ls", "--context", " "), "--context is empty; "),

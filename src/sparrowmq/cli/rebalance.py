@@ -125,7 +125,13 @@ def watch(
     strategy: StrategyName = None,
     interval: Interval = 2.0,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="number of snapshots; 0 goes on until Ctrl-C")
+        int,
+        typer.Option(
+            "--count",
+            min=0,
+            max=1_000_000_000,
+            help="number of snapshots; 0 goes on until Ctrl-C",
+        ),
     ] = 0,
 ) -> None:
     """Show the matrix repeatedly; with --json, print one object a line."""

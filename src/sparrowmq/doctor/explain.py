@@ -19,6 +19,7 @@ from sparrowmq.doctor.ownership import (
 )
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.spelling import parse_queue
 from sparrowmq.strategies.consistent_hash import VIRTUAL_NODE_COUNT_DEFAULT, md5_hash
 from sparrowmq.strategies.registry import find_named
 from sparrowmq.words import Phrase, count_of
@@ -107,14 +108,12 @@ def find_queue(snapshot: GroupSnapshot, text: str, *, topic: str | None = None) 
     Raises: UsageError if the text is no such name, the topic is missing, or the group does not
         divide the queue.
     """
-    broker_name, colon, number = text.rpartition(":")
-    if not colon or not broker_name or not (number.isascii() and number.isdigit()):
-        raise UsageError(f"queue {text!r}: write BROKER:ID, such as broker-a:3")
+    broker_name, queue_id = parse_queue(text)
     names = [view.topic for view in snapshot.user_topics]
     if topic is None and len(names) != 1:
         listed = ", ".join(names) or "no topic"
         raise UsageError(f"group {snapshot.group} consumes {listed}: name one by --topic")
-    queue = MessageQueue(topic or names[0], broker_name, int(number))
+    queue = MessageQueue(topic or names[0], broker_name, queue_id)
     view = snapshot.find_topic(queue.topic)
     if view is None or queue not in view.subscribe_queues:
         raise UsageError(_unknown_queue(snapshot, queue))

@@ -1,4 +1,4 @@
-"""The text forms of a point in time and of a queue. Tests: golden/test_golden_option.py."""
+"""The text forms of a point in time and of a queue."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from datetime import datetime, time, timedelta
 
 from sparrowmq.errors import UsageError
+from sparrowmq.model.whole_number import read_whole_number
 
 _AGO = re.compile(r"-?([0-9]{1,9})(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -46,7 +47,8 @@ def _last_time_of_day(clock: time, now_timestamp_ms: int) -> int:
 
 def parse_queue(text: str) -> tuple[str, int]:
     """Return the broker name and queue id of a text such as `broker-a:3`. Raises: UsageError."""
-    broker_name, colon, number = text.rpartition(":")
-    if not (colon and broker_name and number.isascii() and number.isdigit()):
+    broker_name, _, number = text.rpartition(":")
+    queue_id = read_whole_number(number)
+    if not broker_name or queue_id is None:
         raise UsageError(f"{text!r} is not a queue; write BROKER:ID, such as broker-a:3")
-    return broker_name, int(number)
+    return broker_name, queue_id
