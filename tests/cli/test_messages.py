@@ -205,6 +205,9 @@ def test_lines_that_were_sent_before_a_failure_are_counted(
         (["x", "--property", "a"], "write NAME=VALUE"),
         (["x", "--queue", "3"], "write BROKER:ID"),
         (["--file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+        # It can be opened.
+        (["--file", "/proc/self/mem"], "cannot read /proc/self/mem: "),
+        (["--file", "/proc/self/mem", "--whole"], "cannot read /proc/self/mem: "),
         (["x", "--key", "a b"], "key"),
     ],
 )

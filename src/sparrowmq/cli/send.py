@@ -98,21 +98,20 @@ def send(
                 message = replace(message, body=read_whole(stream, file))
                 _show(cluster, producer.send(message, queue=place))
                 return
-            count = _send_lines(producer, stream, message, place)
+            count = _send_lines(producer, _lines(stream, file), message, place)
     if cluster.as_json:
         print_json({"topic": topic, "sent": count})
     say(f"sent {count_of(count, 'message')} to {topic}")
 
 
 def _send_lines(
-    producer: Producer, stream: BinaryIO, pattern: Message, queue: MessageQueue | None
+    producer: Producer, lines: Iterator[_Line], pattern: Message, queue: MessageQueue | None
 ) -> int:
     """Send a copy of the pattern for each line that is not empty; return the number sent.
 
     If sending fails or is interrupted, a line on stderr says where.
     """
     sent, number = 0, 1
-    lines = _lines(stream)
     # RocketMQ cannot delay a batch.
     count_max = 1 if pattern.delay_level else BATCH_COUNT
     with _progress() as advance:
@@ -141,14 +140,15 @@ class _Line(NamedTuple):
     body: bytes
 
 
-def _lines(stream: BinaryIO) -> Iterator[_Line]:
+def _lines(stream: BinaryIO, file: Path | None) -> Iterator[_Line]:
     number = 0
-    while line := stream.readline(BODY_BYTES_MAX + 1):
-        number += 1
-        if len(line) > BODY_BYTES_MAX:
-            raise UsageError(f"line {number} is longer than {BODY_BYTES_MAX:,} bytes")
-        if bare := line.rstrip(b"\r\n"):
-            yield _Line(number, bare)
+    with _reading(file):
+        while line := stream.readline(BODY_BYTES_MAX + 1):
+            number += 1
+            if len(line) > BODY_BYTES_MAX:
+                raise UsageError(f"line {number} is longer than {BODY_BYTES_MAX:,} bytes")
+            if bare := line.rstrip(b"\r\n"):
+                yield _Line(number, bare)
 
 
 def _take_batch(lines: Iterator[_Line], count_max: int) -> list[_Line]:
@@ -169,7 +169,8 @@ def encode_argument(text: str) -> bytes:
 
 def read_whole(stream: BinaryIO, file: Path | None) -> bytes:
     """Read one message's body. Raises: UsageError if it is beyond brokers' limit."""
-    body = stream.read(BODY_BYTES_MAX + 1)
+    with _reading(file):
+        body = stream.read(BODY_BYTES_MAX + 1)
     if len(body) > BODY_BYTES_MAX:
         raise UsageError(
             f"{file or 'standard input'} has more than {BODY_BYTES_MAX:,} bytes, a broker's limit"
@@ -178,15 +179,22 @@ def read_whole(stream: BinaryIO, file: Path | None) -> bytes:
 
 
 @contextmanager
+def _reading(file: Path | None) -> Generator[None]:
+    """Name what cannot be read, such as the standard input of `nohup`. Raises: UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot read {file or 'standard input'}: {error.strerror}") from None
+
+
+@contextmanager
 def open_input(file: Path | None) -> Generator[BinaryIO]:
     """Open a file, or standard input for None and "-". Raises: UsageError."""
     if file is None or str(file) == "-":
         yield sys.stdin.buffer
         return
-    try:
+    with _reading(file):
         stream = file.open("rb")
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from None
     with stream:
         yield stream
 
