@@ -112,6 +112,7 @@ def test_paths_of_a_context_hold_in_every_directory(
         (("context", "set", "a b"), "must consist of letters"),
         (("context", "set", "a", "-n", "host with blanks"), "is not an address"),
         (("context", "set", "a", "--namespace", "%"), "namespace"),
+        (("context", "set", "a", "--tls-ca", "/\udcff"), "'/\\udcff' has bytes that are not UTF-8"),
     ],
 )
 def test_wrong_contexts_are_refused(arguments: tuple[str, ...], words: str) -> None:
