@@ -122,6 +122,9 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"topics": []}, "topics is []; give a topic, a list of topics, or a dict"),
     ({"topics": 7}, "topics is 7; give a topic, a list of topics, or a dict"),
     ({"topics": [7]}, "the topic is 7"),
+    ({"topics": [["T"]]}, "the topic is ['T']"),
+    ({"instance_name": "\udcff"}, "instance_name has a character that UTF-8 cannot encode"),
+    ({"access_key": "a", "secret_key": "\udcff"}, "secret_key has a character that UTF-8"),
     ({"topics": b"T"}, "topics is b'T'; give a topic, a list of topics, or a dict"),
     ({"topics": "a b"}, "'a b'"),
 ]
@@ -292,6 +295,8 @@ def test_selector_takes_texts() -> None:
     for make in (MessageSelector.by_sql, MessageSelector.by_tag):
         with pytest.raises(UsageError, match="give a text"):
             make(None)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="UTF-8 cannot encode"):
+            make("\udcff")
 
 
 # --- what is forgotten ------------------------------------------------------------------------
@@ -443,6 +448,7 @@ def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: st
         (lambda c: c.search_offset(QUEUE, datetime.now(UTC)), "give milliseconds since 1970"),
         (lambda c: c.getmany(float("nan")), "count_max is nan; it must be a whole number"),
         (lambda c: c.unsubscribe(None), "the topic is None; it must be a text"),
+        (lambda c: c.fetch_subscribe_queues(object), "the topic is <class 'object'>; it must be"),
     ],
 )
 def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], words: str) -> None:
