@@ -43,6 +43,7 @@ from sparrowmq import (
     TransactionState,
 )
 from sparrowmq.client.operations.snapshot import unknown_group
+from sparrowmq.client.publisher import Ended
 from sparrowmq.errors import ConfigError, ConnectFailed, SparrowError, UsageError
 from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.testing import InProcessCluster
@@ -344,12 +345,13 @@ def test_consumer_that_was_made_and_not_used_is_not_worth_a_word(
     assert caplog.messages == []
 
 
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_consumer_that_gets_no_thread_may_be_started_again(
     consumer: PushConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     consumer.subscribe("T")
     with monkeypatch.context() as without_threads:
         without_threads.setattr(threading.Thread, "start", refuse)
@@ -358,6 +360,39 @@ def test_consumer_that_gets_no_thread_may_be_started_again(
     consumer.start()
 
     assert "running" in repr(consumer)
+
+
+def test_transactional_producer_that_gets_no_thread_may_be_started_again(
+    hostile: HostileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = TransactionProducer("GID_p", name_server=hostile.address, check=decide)
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            producer.start()
+
+    with producer:
+        assert producer._host.is_started
+
+
+def test_message_that_gets_no_thread_has_an_end_for_its_observers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[BaseException | None] = []
+
+    class Watching:
+        def begin(
+            self, messages: Sequence[Message], *, is_half: bool
+        ) -> tuple[Sequence[Message], Ended]:
+            return messages, lambda _, error: ended.append(error)
+
+    with Producer("GID_p", name_server=NOWHERE) as producer:
+        producer._publisher.observers = (Watching(),)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread") as caught:
+            producer.send_nowait(Message("T", b"x"))
+
+    assert ended == [caught.value]
 
 
 def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> None:
