@@ -56,6 +56,7 @@ from sparrowmq.client.operations.browse import (
     browse,
     close_browser,
     open_browser,
+    storing_order,
 )
 from sparrowmq.client.operations.message_trace import message_trace
 from sparrowmq.client.operations.resend import Edit, Place, Resend, copy_message, place_of
@@ -227,14 +228,11 @@ def tail_messages(
     if last is None:
         yield from _read(cluster, browser, key)
     else:
-        yield from sorted(heapq.nlargest(last, _read(cluster, browser, key), key=_age), key=_age)
+        newest = heapq.nlargest(last, _read(cluster, browser, key), key=storing_order)
+        yield from reversed(newest)
     if follows:
         browser.follow()
         yield from _read(cluster, browser, key)
-
-
-def _age(message: MessageExt) -> tuple[int, int]:
-    return message.store_timestamp_ms, message.queue_offset
 
 
 def _read(
@@ -247,7 +245,7 @@ def _read(
             )
             for problem in found.problems:
                 say(problem)
-            for message in sorted(found.messages, key=_age):
+            for message in sorted(found.messages, key=storing_order):
                 if key is None or key in message.keys:
                     yield message
     finally:
