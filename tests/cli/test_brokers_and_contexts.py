@@ -41,6 +41,7 @@ def test_brokers_are_listed_and_shown(smq: Commands, shared_cluster: EmbeddedClu
     [
         (("show", "broker-b"), 2, "did you mean broker-a?"),
         (("config", "broker-a", "x"), 2, "write NAME=VALUE"),
+        (("config", "broker-a", "=x"), 2, "write NAME=VALUE"),
         (("config", "broker-a", "x=1", "--yes"), 3, "cannot be changed remotely"),
     ],
 )

@@ -37,6 +37,7 @@ from sparrowmq.cli.message_view import (
     print_message,
     print_raw,
 )
+from sparrowmq.cli.option_sets import parse_pairs
 from sparrowmq.cli.output import (
     Json,
     OutputColumn,
@@ -46,7 +47,7 @@ from sparrowmq.cli.output import (
     print_json,
     print_rows,
 )
-from sparrowmq.cli.send import encode_argument, open_input, parse_properties, read_whole
+from sparrowmq.cli.send import encode_argument, open_input, read_whole
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations import administer
 from sparrowmq.client.operations.browse import (
@@ -119,7 +120,7 @@ class EditOptions(NamedTuple):
             data,
             self.set_tag,
             tuple(self.set_key) if self.set_key else None,
-            parse_properties(self.set_property or [], option="--set-property"),
+            parse_pairs("--set-property", self.set_property),
         )
 
 

@@ -6,8 +6,9 @@ Tests: test_rebalance.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
+from sparrowmq.cli.output import Json
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding
@@ -21,8 +22,6 @@ from sparrowmq.words import encode_phrase
 
 if TYPE_CHECKING:
     from sparrowmq.drills.drill import Report
-
-Json: TypeAlias = dict[str, Any]
 
 
 def json_of_group(view: GroupView) -> Json:

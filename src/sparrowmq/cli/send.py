@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
 from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.option_sets import parse_pairs
 from sparrowmq.cli.output import print_json
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.routes import get_route
@@ -84,7 +85,7 @@ def send(
         keys=tuple(key or ()),
         sharding_key=sharding_key,
         delay_level=delay_level,
-        properties=parse_properties(prop or []),
+        properties=parse_pairs("--property", prop),
     )
     place = None if queue is None else MessageQueue(topic, *parse_queue(queue))
     with naming_topic(cluster, topic):
@@ -197,17 +198,6 @@ def open_input(file: Path | None) -> Generator[BinaryIO]:
         stream = file.open("rb")
     with stream:
         yield stream
-
-
-def parse_properties(texts: list[str], *, option: str = "--property") -> dict[str, str]:
-    """Return the properties of options NAME=VALUE. Raises: UsageError."""
-    properties = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise UsageError(f"{option} is {text!r}; write NAME=VALUE")
-        properties[name] = value
-    return properties
 
 
 def _show(cluster: CommandCluster, result: SendResult) -> None:
