@@ -3,12 +3,14 @@ from __future__ import annotations
 import pytest
 
 from sparrowmq.errors import UsageError
-from sparrowmq.model.spelling import parse_queue
+from sparrowmq.model import MessageQueue
+from sparrowmq.model.spelling import parse_queue, spell_queue
 
 
 def test_a_queue_is_its_broker_and_its_number() -> None:
     assert parse_queue("broker-a:3") == ("broker-a", 3)
     assert parse_queue("::1:0") == ("::1", 0)
+    assert spell_queue(MessageQueue("T", "broker-a", 3)) == "broker-a:3"
 
 
 @pytest.mark.parametrize(

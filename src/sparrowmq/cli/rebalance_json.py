@@ -18,6 +18,7 @@ from sparrowmq.doctor.owner_history import DURATIONS
 from sparrowmq.doctor.whatif import Plan, Step, StrategyRun
 from sparrowmq.doctor.workloads import GroupSize, GroupWorkload, Policy, Result
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.words import encode_phrase
 
 if TYPE_CHECKING:
@@ -196,10 +197,7 @@ def _step(step: Step) -> Json:
             {
                 "member": member.number,
                 "client_id": member.client_id,
-                "queues": [
-                    f"{queue.broker_name}:{queue.queue_id}"
-                    for queue in step.queue_ids(member.number)
-                ],
+                "queues": [spell_queue(queue) for queue in step.queue_ids(member.number)],
             }
             for member in step.members
         ],

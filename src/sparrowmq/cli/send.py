@@ -25,7 +25,7 @@ from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
 from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
-from sparrowmq.model.spelling import parse_queue
+from sparrowmq.model.spelling import parse_queue, spell_queue
 from sparrowmq.words import count_of
 
 # Lines sent by one request. RocketMQ limits a batch to 4 MiB and to one queue.
@@ -215,7 +215,7 @@ def _show(cluster: CommandCluster, result: SendResult) -> None:
         )
         return
     print(result.msg_id)
-    place = f"{result.queue.broker_name}:{result.queue.queue_id}"
+    place = spell_queue(result.queue)
     say(f"{result.status.name}, at offset {result.queue_offset} of {place}")
 
 

@@ -6,6 +6,8 @@ import re
 from datetime import datetime, time, timedelta
 
 from sparrowmq.errors import UsageError
+from sparrowmq.model.message import MessageExt
+from sparrowmq.model.queue import MessageQueue
 from sparrowmq.model.whole_number import read_whole_number
 
 _AGO = re.compile(r"-?([0-9]{1,9})(ms|s|m|h|d)")
@@ -43,6 +45,11 @@ def _last_time_of_day(clock: time, now_timestamp_ms: int) -> int:
     if found > now:
         found = datetime.combine(now.date() - timedelta(days=1), clock)
     return round(found.timestamp() * 1000)
+
+
+def spell_queue(place: MessageQueue | MessageExt) -> str:
+    """Return a queue, or that of a message, as `parse_queue` reads it: `broker-a:3`."""
+    return f"{place.broker_name}:{place.queue_id}"
 
 
 def parse_queue(text: str) -> tuple[str, int]:
