@@ -278,10 +278,10 @@ def _look_at_all(
         say(f"looking at {count} twice, {interval_s:g} s apart")
     operation = take_snapshots(cluster.directory, names[:limit], interval_ms=_ms(interval_s))
     found, failures = cluster.run(operation)
-    for name, error in failures.items():
-        say(f"group {name} was left out: {error}")
     if failures and not found:
         raise next(iter(failures.values()))
+    for name, error in failures.items():
+        say(f"group {name} was left out: {error}")
     return found, [*failures, *names[limit:]]
 
 

@@ -53,10 +53,10 @@ def snapshot(
         found, failures = cluster.run(
             take_snapshots(cluster.directory, names, interval_ms=round(interval * 1000))
         )
-        for name, error in failures.items():
-            say(f"group {name} was left out: {error}")
         if failures and not found:
             raise next(iter(failures.values()))
+        for name, error in failures.items():
+            say(f"group {name} was left out: {error}")
         tables = tables_of(found, timestamp_ms=at_ms)
         try:
             write_tables(tables, out, timestamp_ms=at_ms)
