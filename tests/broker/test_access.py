@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from grpc_caller import GrpcCaller
+from processor_time import measuring
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.calling.blocking_driver import BlockingDriver
 from sparrowmq.calling.effects import invoke
@@ -310,10 +311,10 @@ def test_no_request_about_ten_thousand_accounts_holds_up_the_loop(rig: Any) -> N
     slow: dict[RequestCode, float] = {}
     for code, fields in requests.items():
         command = signed(RemotingCommand(code=code, ext_fields=dict(fields)), keys)
-        begin_s = time.process_time()
-        outputs = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
-        if (taken_s := time.process_time() - begin_s) > 0.05:
-            slow[code] = taken_s
+        with measuring() as taken:
+            outputs = rig.broker.handle(command, rig.connect(), now_ms=0, timestamp_ms=0)
+        if taken.seconds > 0.05:
+            slow[code] = taken.seconds
         (output,) = outputs
         (reply,) = output.serve() if isinstance(output, Aside) else outputs
         assert isinstance(reply, Reply)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET, UnsetType
 
+from processor_time import measuring
 from sparrowmq.broker.journal_records import GroupTableChange, decode_changes, encode_changes
 from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
 from sparrowmq.errors import InvokeTimeout
@@ -427,9 +427,9 @@ def test_progress_of_many_groups_is_found_in_linear_time(rig: Any) -> None:
         return min(seconds_of_a_request() for _ in range(3))
 
     def seconds_of_a_request() -> float:
-        begin = time.process_time()
-        ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
-        return time.process_time() - begin
+        with measuring() as taken:
+            ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+        return taken.seconds
 
     few, many = seconds(1_000), seconds(8_000)
 

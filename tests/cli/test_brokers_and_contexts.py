@@ -41,6 +41,7 @@ def test_brokers_are_listed_and_shown(smq: Commands, shared_cluster: EmbeddedClu
     [
         (("show", "broker-b"), 2, "did you mean broker-a?"),
         (("config", "broker-a", "x"), 2, "write NAME=VALUE"),
+        (("config", "broker-a", "=x"), 2, "write NAME=VALUE"),
         (("config", "broker-a", "x=1", "--yes"), 3, "cannot be changed remotely"),
     ],
 )
@@ -112,6 +113,7 @@ def test_paths_of_a_context_hold_in_every_directory(
         (("context", "set", "a b"), "must consist of letters"),
         (("context", "set", "a", "-n", "host with blanks"), "is not an address"),
         (("context", "set", "a", "--namespace", "%"), "namespace"),
+        (("context", "set", "a", "--tls-ca", "/\udcff"), "'/\\udcff' has bytes that are not UTF-8"),
     ],
 )
 def test_wrong_contexts_are_refused(arguments: tuple[str, ...], words: str) -> None:

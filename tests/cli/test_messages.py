@@ -205,6 +205,9 @@ def test_lines_that_were_sent_before_a_failure_are_counted(
         (["x", "--property", "a"], "write NAME=VALUE"),
         (["x", "--queue", "3"], "write BROKER:ID"),
         (["--file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+        # It can be opened.
+        (["--file", "/proc/self/mem"], "cannot read /proc/self/mem: "),
+        (["--file", "/proc/self/mem", "--whole"], "cannot read /proc/self/mem: "),
         (["x", "--key", "a b"], "key"),
     ],
 )
@@ -241,6 +244,21 @@ def test_tail_shows_the_last_ones_and_filters(
         (both.exit_code, "not both" in both.stderr),
         (odd.exit_code, "n >" in odd.stderr),
     ] == [(2, True), (2, True)]
+
+
+def test_tail_shows_messages_of_a_millisecond_in_the_order_of_storing(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    topic = "T_millisecond"
+    shared_cluster.create_topic(topic, queues=2)
+    with Producer("GID_p", name_server=shared_cluster.name_server) as producer:
+        first, second = producer.fetch_publish_queues(topic)
+        producer.send_batch([Message(topic, b"x")] * 200, queue=second)
+        for number in range(200):
+            queue = first if number % 2 else second
+            producer.send(Message(topic, b"%d" % number), queue=queue)
+
+    assert bodies(smq, topic, "--last", "200") == [str(number) for number in range(200)]
 
 
 def test_tail_leaves_no_trace(smq: Commands, shared_cluster: EmbeddedCluster) -> None:

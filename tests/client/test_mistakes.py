@@ -43,6 +43,7 @@ from sparrowmq import (
     TransactionState,
 )
 from sparrowmq.client.operations.snapshot import unknown_group
+from sparrowmq.client.publisher import Ended
 from sparrowmq.errors import ConfigError, ConnectFailed, SparrowError, UsageError
 from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.testing import InProcessCluster
@@ -122,6 +123,9 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"topics": []}, "topics is []; give a topic, a list of topics, or a dict"),
     ({"topics": 7}, "topics is 7; give a topic, a list of topics, or a dict"),
     ({"topics": [7]}, "the topic is 7"),
+    ({"topics": [["T"]]}, "the topic is ['T']"),
+    ({"instance_name": "\udcff"}, "instance_name has a character that UTF-8 cannot encode"),
+    ({"access_key": "a", "secret_key": "\udcff"}, "secret_key has a character that UTF-8"),
     ({"topics": b"T"}, "topics is b'T'; give a topic, a list of topics, or a dict"),
     ({"topics": "a b"}, "'a b'"),
 ]
@@ -292,6 +296,8 @@ def test_selector_takes_texts() -> None:
     for make in (MessageSelector.by_sql, MessageSelector.by_tag):
         with pytest.raises(UsageError, match="give a text"):
             make(None)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="UTF-8 cannot encode"):
+            make("\udcff")
 
 
 # --- what is forgotten ------------------------------------------------------------------------
@@ -339,12 +345,13 @@ def test_consumer_that_was_made_and_not_used_is_not_worth_a_word(
     assert caplog.messages == []
 
 
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_consumer_that_gets_no_thread_may_be_started_again(
     consumer: PushConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     consumer.subscribe("T")
     with monkeypatch.context() as without_threads:
         without_threads.setattr(threading.Thread, "start", refuse)
@@ -353,6 +360,39 @@ def test_consumer_that_gets_no_thread_may_be_started_again(
     consumer.start()
 
     assert "running" in repr(consumer)
+
+
+def test_transactional_producer_that_gets_no_thread_may_be_started_again(
+    hostile: HostileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = TransactionProducer("GID_p", name_server=hostile.address, check=decide)
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            producer.start()
+
+    with producer:
+        assert producer._host.is_started
+
+
+def test_message_that_gets_no_thread_has_an_end_for_its_observers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[BaseException | None] = []
+
+    class Watching:
+        def begin(
+            self, messages: Sequence[Message], *, is_half: bool
+        ) -> tuple[Sequence[Message], Ended]:
+            return messages, lambda _, error: ended.append(error)
+
+    with Producer("GID_p", name_server=NOWHERE) as producer:
+        producer._publisher.observers = (Watching(),)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread") as caught:
+            producer.send_nowait(Message("T", b"x"))
+
+    assert ended == [caught.value]
 
 
 def test_poll_without_a_subscription_is_an_error(hostile: HostileCluster) -> None:
@@ -443,6 +483,7 @@ def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: st
         (lambda c: c.search_offset(QUEUE, datetime.now(UTC)), "give milliseconds since 1970"),
         (lambda c: c.getmany(float("nan")), "count_max is nan; it must be a whole number"),
         (lambda c: c.unsubscribe(None), "the topic is None; it must be a text"),
+        (lambda c: c.fetch_subscribe_queues(object), "the topic is <class 'object'>; it must be"),
     ],
 )
 def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], words: str) -> None:

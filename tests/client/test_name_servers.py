@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import pytest
 
+from processor_time import takes_less_than
 from sparrowmq.client.name_servers import NameServers, parse_name_servers
 from sparrowmq.errors import ConfigError
 
@@ -40,11 +40,9 @@ def test_the_server_that_answered_is_asked_first() -> None:
 
 
 def test_a_long_text_that_is_no_address_is_refused_at_once_and_tells_no_password() -> None:
-    begin_s = time.process_time()
-    with pytest.raises(ConfigError, match="is not an address"):
+    with takes_less_than(1), pytest.raises(ConfigError, match="is not an address"):
         parse_name_servers("a" * 40_000)
     with pytest.raises(ConfigError, match=r"'rocketmq://[*]{3}@[*]{3}@host:1' is not") as refused:
         parse_name_servers("rocketmq://me:hush@more@host:1")
 
-    assert time.process_time() - begin_s < 1
     assert "hush" not in str(refused.value)

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import tracemalloc
 from itertools import islice
 from pathlib import Path
@@ -20,19 +19,20 @@ from fuzz.corpora import CORPORA, FAILURES, read_inputs
 from fuzz.targets import TARGETS, Target
 from gate.rows import ROWS
 from golden import GoldenDirectory
+from processor_time import measuring
 
 SEEDS_REPLAYED = 50
 # Of the processor, for inputs of at most a few kilobytes.
 INPUT_MS_MAX = 50
 INPUT_MEMORY_BYTES_MAX = 4 << 20
-# What else runs, garbage collection above all, may slow one run down.
+# What else runs may slow one run down.
 ATTEMPTS = 3
 
 
 def measure_ms(target: Target, data: bytes) -> float:
-    begin_ns = time.process_time_ns()
-    target.check(data)
-    return (time.process_time_ns() - begin_ns) / 1e6
+    with measuring() as taken:
+        target.check(data)
+    return taken.seconds * 1_000
 
 
 def measure_bytes(target: Target, data: bytes) -> int:

@@ -133,9 +133,20 @@ def test_what_goes_wrong_is_one_line(cluster: EmbeddedCluster, tmp_path: Path) -
     unknown = run("-n", cluster.name_server, "-o", str(tmp_path), "-g", "GID_nobody")
     nowhere = run("-n", "127.0.0.1:1", "-o", str(tmp_path), "--timeout", "0.5")
 
-    assert unknown[0] == 2
+    assert (unknown[0], len(unknown[2].splitlines())) == (2, 1)
     assert "no broker knows consumer group 'GID_nobody'" in unknown[2]
     assert (nowhere[0], len(nowhere[2].splitlines())) == (3, 1)
+
+
+def test_a_directory_may_have_the_name_of_a_url(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    code, _, stderr = run("-n", cluster.name_server, "-o", "snap-12:00")
+
+    assert code == 0, stderr
+    assert len(list((tmp_path / "snap-12:00" / "queues").iterdir())) == 1
 
 
 def test_a_reader_that_leaves_ends_the_snapshots_quietly(

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import time
 from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from processor_time import takes_less_than
 from sparrowmq.errors import LocalProtocolError
 from sparrowmq.protocol.java_numbers import Long, compare_numbers, parse_double, parse_like
 from sparrowmq.protocol.sql92 import NESTING_MAX, parse_condition
@@ -195,19 +195,13 @@ def test_doubles_are_ordered_as_java_orders_them() -> None:
 @pytest.mark.parametrize("text", ["a" + " " * 4_000 + "\xff", "a = '" + "''" * 2_000, "/*" * 2_000])
 def test_text_that_is_no_condition_is_refused_at_once(text: str) -> None:
     """Blanks that are tried in every split would take longer than the universe has."""
-    begin_s = time.process_time()
-    with pytest.raises(LocalProtocolError):
+    with takes_less_than(1), pytest.raises(LocalProtocolError):
         parse_condition(text)
-
-    assert time.process_time() - begin_s < 1
 
 
 @pytest.mark.parametrize(
     "text", ["1" * 32_000 + "x", "0x" + "1" * 32_000, "1e" + "1" * 32_000 + "x"]
 )
 def test_property_that_is_no_number_is_found_out_at_once(text: str) -> None:
-    begin_s = time.process_time()
-    with pytest.raises(ValueError, match="is not a number"):
+    with takes_less_than(1), pytest.raises(ValueError, match="is not a number"):
         parse_double(text)
-
-    assert time.process_time() - begin_s < 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import time
 from typing import Any
 
 import pytest
 
 from golden import each_case
+from processor_time import takes_less_than
 from sparrowmq.broker.broker import PROCESSORS as BROKER_CODES
 from sparrowmq.nameserver.name_server import PROCESSORS as NAME_SERVER_CODES
 from sparrowmq.protocol.bodies import (
@@ -389,13 +389,9 @@ def test_what_is_no_pattern_is_refused(text: str) -> None:
 
 
 def test_many_patterns_are_refused_in_linear_time() -> None:
-    begin_s = time.process_time()
-
     for text in ("1," * 50_000, "{" * 50_000 + "," * 50_000, "}," * 50_000):
-        with pytest.raises(AddressFault, match="the limit is 1000"):
+        with takes_less_than(0.2), pytest.raises(AddressFault, match="the limit is 1000"):
             parse_addresses(text)
-
-    assert time.process_time() - begin_s < 0.5
 
 
 def test_a_blank_text_is_no_pattern() -> None:

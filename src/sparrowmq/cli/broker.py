@@ -13,11 +13,11 @@ from sparrowmq.cli.cluster import BROKER_COLUMNS, broker_row
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.option_sets import parse_pairs
 from sparrowmq.cli.output import Json, columns_of, print_json, print_rows
 from sparrowmq.cli.up import broker
 from sparrowmq.client.operations import brokers
 from sparrowmq.client.operations.overview import take_overview
-from sparrowmq.errors import UsageError
 
 __all__ = ["broker"]
 
@@ -71,12 +71,7 @@ def show_config(
     if not changes:
         _print_table(cluster, known)
         return
-    wanted: dict[str, str] = {}
-    for each in changes:
-        setting, equals, value = each.partition("=")
-        if not equals:
-            raise UsageError(f"{each!r} does not change a setting; write NAME=VALUE")
-        wanted[setting] = value
+    wanted = parse_pairs("the change", changes)
     rows: list[Json] = [
         {"setting": setting, "value": arrow(known.get(setting), value)}
         for setting, value in wanted.items()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sparrowmq.calling.effects import Operation, sleep
-from sparrowmq.cli.connecting import CommandCluster, on_cluster
+from sparrowmq.cli.connecting import CommandCluster, SamplesInterval, on_cluster
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.language import words
 from sparrowmq.cli.output import Json, OutputColumn, make_console, print_json, print_rows
@@ -67,15 +67,7 @@ def ls(
     every: Annotated[
         bool, typer.Option("--all", "-a", help="also show RocketMQ's internal topics")
     ] = False,
-    interval: Annotated[
-        float,
-        typer.Option(
-            "--interval",
-            min=0.0,
-            max=600.0,
-            help="seconds between the two samples from which rates are computed",
-        ),
-    ] = 0.0,
+    interval: SamplesInterval = 0.0,
     limit: Annotated[
         int,
         typer.Option("--limit", min=0, help="rows that each table has on a terminal; 0 shows all"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +50,10 @@ def _checking(parse_args: Callable[..., list[str]]) -> Callable[..., list[str]]:
                     )
                 )
         try:
-            return parse_args(command, ctx, args)
+            left = parse_args(command, ctx, args)
+            if not ctx.resilient_parsing:
+                _check_finite(command, ctx)
+            return left
         except BadParameter as error:
             option = error.param
             if option is None or (wanted := _number_wanted(option)) is None:
@@ -67,6 +71,14 @@ def _checking(parse_args: Callable[..., list[str]]) -> Callable[..., list[str]]:
             )
 
     return parse
+
+
+def _check_finite(command: Any, ctx: Context) -> None:
+    """Raise a BadParameter for `nan`, which is within any bounds, and for `inf`."""
+    for option in command.params:
+        value = ctx.params.get(option.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadParameter(str(value), ctx=ctx, param=option)
 
 
 def _name(parameter: Any) -> str:

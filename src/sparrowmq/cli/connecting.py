@@ -113,6 +113,7 @@ SamplesInterval = Annotated[
     typer.Option(
         "--interval",
         min=0.0,
+        max=600.0,
         help="seconds between the two samples from which rates are computed",
     ),
 ]

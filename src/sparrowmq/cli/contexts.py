@@ -155,7 +155,12 @@ def _open_private(path: str, flags: int) -> int:
 
 def _quoted(value: str) -> str:
     # A JSON string is a basic string of TOML.
-    return msgspec.json.encode(value).decode()
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{value!r} has bytes that are not UTF-8, which no context can hold"
+        ) from None
 
 
 def check_context_name(name: str) -> str:

@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
-EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE, say
+
+EXIT_FAILURE = 1
 
 
 def demo(
@@ -37,14 +39,13 @@ def demo(
     try:
         outcome = run_demo(out, Console(), limit=limit)
     except ConfigError as error:
-        typer.echo(f"sparrowmq: {error}", err=True)
+        say(str(error))
         raise typer.Exit(EXIT_USAGE) from None
     except (SparrowError, OSError) as error:
-        typer.echo(f"sparrowmq: the demo failed: {error}", err=True)
-        typer.echo(f"Its processes' output is in {out / 'run' / 'output'}", err=True)
+        say(f"the demo failed: {error}; its processes' output is in {out / 'run' / 'output'}")
         raise typer.Exit(EXIT_FAILURE) from None
     except KeyboardInterrupt:
-        typer.echo("sparrowmq: interrupted; every process of the demo was ended", err=True)
+        say("interrupted; every process of the demo was ended")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if not outcome.holds:
         raise typer.Exit(EXIT_FAILURE)

@@ -304,7 +304,7 @@ def set_mode(
     carry_out(
         cluster,
         rows,
-        tuple(map(OutputColumn, ("broker", "mode", "share"))),
+        columns_of("broker", "mode", "share"),
         is_confirmed=yes,
         apply=lambda: cluster.run(settings.set_request_mode(cluster.directory, planned)),
         done=f"group {name} was changed",

@@ -21,6 +21,7 @@ from sparrowmq.cli.output import Json, format_time
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from sparrowmq.model.plain_text import escape
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
 
 _SHOWN_ELSEWHERE = {PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY}
@@ -92,7 +93,7 @@ def line_of_message(message: MessageExt, body_format: BodyFormat) -> Text:
     """Write a message on one line: when, where, tag and keys, body."""
     line = Text.assemble(
         (format_time(message.store_timestamp_ms), "dim"),
-        (f"  {message.broker_name}:{message.queue_id}@{message.queue_offset}", "cyan"),
+        (f"  {spell_queue(message)}@{message.queue_offset}", "cyan"),
     )
     if message.tags:
         line.append(f"  {escape(message.tags)}", "green")
@@ -109,7 +110,7 @@ def print_message(
         words()("id"): message.msg_id,
         words()("id at the broker"): message.offset_msg_id,
         words()("topic"): message.topic,
-        words()("queue"): f"{message.broker_name}:{message.queue_id}",
+        words()("queue"): spell_queue(message),
         words()("offset"): str(message.queue_offset),
         words()("born"): _moment(message.born_timestamp_ms, message.born_host),
         words()("stored"): _moment(message.store_timestamp_ms, message.store_host),

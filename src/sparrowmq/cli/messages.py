@@ -37,6 +37,7 @@ from sparrowmq.cli.message_view import (
     print_message,
     print_raw,
 )
+from sparrowmq.cli.option_sets import parse_pairs
 from sparrowmq.cli.output import (
     Json,
     OutputColumn,
@@ -46,7 +47,7 @@ from sparrowmq.cli.output import (
     print_json,
     print_rows,
 )
-from sparrowmq.cli.send import encode_argument, open_input, parse_properties, read_whole
+from sparrowmq.cli.send import encode_argument, open_input, read_whole
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations import administer
 from sparrowmq.client.operations.browse import (
@@ -56,6 +57,7 @@ from sparrowmq.client.operations.browse import (
     browse,
     close_browser,
     open_browser,
+    storing_order,
 )
 from sparrowmq.client.operations.message_trace import message_trace
 from sparrowmq.client.operations.resend import Edit, Place, Resend, copy_message, place_of
@@ -118,7 +120,7 @@ class EditOptions(NamedTuple):
             data,
             self.set_tag,
             tuple(self.set_key) if self.set_key else None,
-            parse_properties(self.set_property or [], option="--set-property"),
+            parse_pairs("--set-property", self.set_property),
         )
 
 
@@ -227,14 +229,11 @@ def tail_messages(
     if last is None:
         yield from _read(cluster, browser, key)
     else:
-        yield from sorted(heapq.nlargest(last, _read(cluster, browser, key), key=_age), key=_age)
+        newest = heapq.nlargest(last, _read(cluster, browser, key), key=storing_order)
+        yield from reversed(newest)
     if follows:
         browser.follow()
         yield from _read(cluster, browser, key)
-
-
-def _age(message: MessageExt) -> tuple[int, int]:
-    return message.store_timestamp_ms, message.queue_offset
 
 
 def _read(
@@ -247,7 +246,7 @@ def _read(
             )
             for problem in found.problems:
                 say(problem)
-            for message in sorted(found.messages, key=_age):
+            for message in sorted(found.messages, key=storing_order):
                 if key is None or key in message.keys:
                     yield message
     finally:

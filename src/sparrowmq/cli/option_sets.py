@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, get_type_hints
 
-from sparrowmq.errors import ConfigError
+from sparrowmq.errors import ConfigError, UsageError
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -49,6 +49,17 @@ def naming_options(options: Mapping[str, str]) -> Generator[None]:
         if name not in options:
             raise
         raise ConfigError(f"--{options[name]} {rest}") from None
+
+
+def parse_pairs(option: str, texts: Iterable[str] | None) -> dict[str, str]:
+    """Return the values of an option NAME=VALUE that is repeated, by name. Raises: UsageError."""
+    pairs = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(f"{option} is {text!r}; write NAME=VALUE")
+        pairs[name] = value
+    return pairs
 
 
 def take(option_set: type[Any], given: dict[str, Any]) -> Any:

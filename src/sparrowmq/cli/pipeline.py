@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.exit_codes import EXIT_FAILED, reporting_errors, say
-from sparrowmq.cli.option_sets import naming_options, with_option_sets
+from sparrowmq.cli.option_sets import naming_options, parse_pairs, with_option_sets
 from sparrowmq.cli.plain_text import PlainTable
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model.names import TRACE_TOPIC
@@ -188,7 +188,7 @@ def ingest_command(
             out=out,
             schema=_choose_schema(ddl, json_schema, avro_schema),
             date_column=date_column,
-            options=_parse_options(option or []),
+            options=parse_pairs("--option", option),
             dlq_group=dlq,
             follow_interval_s=follow,
             compacts=compact,
@@ -292,7 +292,7 @@ def _run(
     from sparrowmq.pipeline.files import Files
     from sparrowmq.pipeline.local_paths import check_paths
 
-    conf = _parse_options(options.conf or ())
+    conf = parse_pairs("--conf", options.conf)
     if _has_local_paths(options.master, conf):
         check_paths(settings.out, settings.inputs)
     runs_long = batches is not None and batches.runs_long
@@ -423,16 +423,6 @@ def _check_ships(path: str) -> str:
     if path.endswith(".whl"):
         raise ConfigError(f"Spark ships no {path}; rename the wheel to .zip")
     return path
-
-
-def _parse_options(texts: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"option {text!r}: write NAME=VALUE")
-        found[name] = value
-    return found
 
 
 @contextmanager

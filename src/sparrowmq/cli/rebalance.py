@@ -125,7 +125,13 @@ def watch(
     strategy: StrategyName = None,
     interval: Interval = 2.0,
     count: Annotated[
-        int, typer.Option("--count", min=0, help="number of snapshots; 0 goes on until Ctrl-C")
+        int,
+        typer.Option(
+            "--count",
+            min=0,
+            max=1_000_000_000,
+            help="number of snapshots; 0 goes on until Ctrl-C",
+        ),
     ] = 0,
 ) -> None:
     """Show the matrix repeatedly; with --json, print one object a line."""
@@ -272,10 +278,10 @@ def _look_at_all(
         say(f"looking at {count} twice, {interval_s:g} s apart")
     operation = take_snapshots(cluster.directory, names[:limit], interval_ms=_ms(interval_s))
     found, failures = cluster.run(operation)
-    for name, error in failures.items():
-        say(f"group {name} was left out: {error}")
     if failures and not found:
         raise next(iter(failures.values()))
+    for name, error in failures.items():
+        say(f"group {name} was left out: {error}")
     return found, [*failures, *names[limit:]]
 
 

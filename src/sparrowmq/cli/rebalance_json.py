@@ -6,8 +6,9 @@ Tests: test_rebalance.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
+from sparrowmq.cli.output import Json
 from sparrowmq.coordination.member_marker import is_marked, unmark_version
 from sparrowmq.doctor.explain import Explanation
 from sparrowmq.doctor.finding import Finding
@@ -17,12 +18,11 @@ from sparrowmq.doctor.owner_history import DURATIONS
 from sparrowmq.doctor.whatif import Plan, Step, StrategyRun
 from sparrowmq.doctor.workloads import GroupSize, GroupWorkload, Policy, Result
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.words import encode_phrase
 
 if TYPE_CHECKING:
     from sparrowmq.drills.drill import Report
-
-Json: TypeAlias = dict[str, Any]
 
 
 def json_of_group(view: GroupView) -> Json:
@@ -197,10 +197,7 @@ def _step(step: Step) -> Json:
             {
                 "member": member.number,
                 "client_id": member.client_id,
-                "queues": [
-                    f"{queue.broker_name}:{queue.queue_id}"
-                    for queue in step.queue_ids(member.number)
-                ],
+                "queues": [spell_queue(queue) for queue in step.queue_ids(member.number)],
             }
             for member in step.members
         ],

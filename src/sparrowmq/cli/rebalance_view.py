@@ -44,6 +44,7 @@ from sparrowmq.doctor.workloads import (
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.plain_text import escape
 from sparrowmq.model.queue import java_order
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.words import format_duration, format_rate
 
 if TYPE_CHECKING:
@@ -340,7 +341,7 @@ def render_explanation(explanation: Explanation) -> RenderableType:
         table.add_row(f"{number}.", words().phrase(step))
     head = words()(
         "{queue} is owned by {owners}, by the list of {brokers}",
-        queue=f"{queue.topic} {queue.broker_name}:{queue.queue_id}",
+        queue=f"{queue.topic} {spell_queue(queue)}",
         owners=owners,
         brokers=", ".join(explanation.broker_names),
     )

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
 from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.option_sets import parse_pairs
 from sparrowmq.cli.output import print_json
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.operations.routes import get_route
@@ -24,7 +25,7 @@ from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
 from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.model.names import COMMAND_PRODUCER_GROUP
-from sparrowmq.model.spelling import parse_queue
+from sparrowmq.model.spelling import parse_queue, spell_queue
 from sparrowmq.words import count_of
 
 # Lines sent by one request. RocketMQ limits a batch to 4 MiB and to one queue.
@@ -84,7 +85,7 @@ def send(
         keys=tuple(key or ()),
         sharding_key=sharding_key,
         delay_level=delay_level,
-        properties=parse_properties(prop or []),
+        properties=parse_pairs("--property", prop),
     )
     place = None if queue is None else MessageQueue(topic, *parse_queue(queue))
     with naming_topic(cluster, topic):
@@ -98,21 +99,20 @@ def send(
                 message = replace(message, body=read_whole(stream, file))
                 _show(cluster, producer.send(message, queue=place))
                 return
-            count = _send_lines(producer, stream, message, place)
+            count = _send_lines(producer, _lines(stream, file), message, place)
     if cluster.as_json:
         print_json({"topic": topic, "sent": count})
     say(f"sent {count_of(count, 'message')} to {topic}")
 
 
 def _send_lines(
-    producer: Producer, stream: BinaryIO, pattern: Message, queue: MessageQueue | None
+    producer: Producer, lines: Iterator[_Line], pattern: Message, queue: MessageQueue | None
 ) -> int:
     """Send a copy of the pattern for each line that is not empty; return the number sent.
 
     If sending fails or is interrupted, a line on stderr says where.
     """
     sent, number = 0, 1
-    lines = _lines(stream)
     # RocketMQ cannot delay a batch.
     count_max = 1 if pattern.delay_level else BATCH_COUNT
     with _progress() as advance:
@@ -141,14 +141,15 @@ class _Line(NamedTuple):
     body: bytes
 
 
-def _lines(stream: BinaryIO) -> Iterator[_Line]:
+def _lines(stream: BinaryIO, file: Path | None) -> Iterator[_Line]:
     number = 0
-    while line := stream.readline(BODY_BYTES_MAX + 1):
-        number += 1
-        if len(line) > BODY_BYTES_MAX:
-            raise UsageError(f"line {number} is longer than {BODY_BYTES_MAX:,} bytes")
-        if bare := line.rstrip(b"\r\n"):
-            yield _Line(number, bare)
+    with _reading(file):
+        while line := stream.readline(BODY_BYTES_MAX + 1):
+            number += 1
+            if len(line) > BODY_BYTES_MAX:
+                raise UsageError(f"line {number} is longer than {BODY_BYTES_MAX:,} bytes")
+            if bare := line.rstrip(b"\r\n"):
+                yield _Line(number, bare)
 
 
 def _take_batch(lines: Iterator[_Line], count_max: int) -> list[_Line]:
@@ -169,7 +170,8 @@ def encode_argument(text: str) -> bytes:
 
 def read_whole(stream: BinaryIO, file: Path | None) -> bytes:
     """Read one message's body. Raises: UsageError if it is beyond brokers' limit."""
-    body = stream.read(BODY_BYTES_MAX + 1)
+    with _reading(file):
+        body = stream.read(BODY_BYTES_MAX + 1)
     if len(body) > BODY_BYTES_MAX:
         raise UsageError(
             f"{file or 'standard input'} has more than {BODY_BYTES_MAX:,} bytes, a broker's limit"
@@ -178,28 +180,24 @@ def read_whole(stream: BinaryIO, file: Path | None) -> bytes:
 
 
 @contextmanager
+def _reading(file: Path | None) -> Generator[None]:
+    """Name what cannot be read, such as the standard input of `nohup`. Raises: UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot read {file or 'standard input'}: {error.strerror}") from None
+
+
+@contextmanager
 def open_input(file: Path | None) -> Generator[BinaryIO]:
     """Open a file, or standard input for None and "-". Raises: UsageError."""
     if file is None or str(file) == "-":
         yield sys.stdin.buffer
         return
-    try:
+    with _reading(file):
         stream = file.open("rb")
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from None
     with stream:
         yield stream
-
-
-def parse_properties(texts: list[str], *, option: str = "--property") -> dict[str, str]:
-    """Return the properties of options NAME=VALUE. Raises: UsageError."""
-    properties = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise UsageError(f"{option} is {text!r}; write NAME=VALUE")
-        properties[name] = value
-    return properties
 
 
 def _show(cluster: CommandCluster, result: SendResult) -> None:
@@ -217,7 +215,7 @@ def _show(cluster: CommandCluster, result: SendResult) -> None:
         )
         return
     print(result.msg_id)
-    place = f"{result.queue.broker_name}:{result.queue.queue_id}"
+    place = spell_queue(result.queue)
     say(f"{result.status.name}, at offset {result.queue_offset} of {place}")
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Coroutine
 from contextlib import closing
 from typing import Any
 
-from sparrowmq.cli.exit_codes import EXIT_USAGE
+from sparrowmq.cli.exit_codes import EXIT_USAGE, say
 from sparrowmq.errors import ConfigError, SparrowError
 from sparrowmq.hosting.descriptor_limit import ensure_descriptors
 from sparrowmq.serving.server_log import log_to_stderr
@@ -28,10 +27,9 @@ def run_server(serving: Coroutine[Any, Any, None]) -> int:
             ensure_descriptors()
             asyncio.run(serving)
     except ConfigError as error:
-        print(f"sparrowmq: {error}", file=sys.stderr)
+        say(str(error))
         return EXIT_USAGE
     except (OSError, SparrowError) as error:
-        text = str(error) if isinstance(error, SparrowError) else error.strerror or str(error)
-        print(f"sparrowmq: {text}", file=sys.stderr)
+        say(str(error) if isinstance(error, SparrowError) else error.strerror or str(error))
         return EXIT_NOT_SERVED
     return 0

@@ -7,7 +7,6 @@ be reached. Tests: pipeline/test_snapshot.py.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ import typer
 
 from sparrowmq.cli.connecting import CommandCluster, GroupsOption, SamplesInterval, on_cluster
 from sparrowmq.cli.exit_codes import say
+from sparrowmq.cli.output import print_json
 from sparrowmq.errors import UsageError
 
 
@@ -53,10 +53,10 @@ def snapshot(
         found, failures = cluster.run(
             take_snapshots(cluster.directory, names, interval_ms=round(interval * 1000))
         )
-        for name, error in failures.items():
-            say(f"group {name} was left out: {error}")
         if failures and not found:
             raise next(iter(failures.values()))
+        for name, error in failures.items():
+            say(f"group {name} was left out: {error}")
         tables = tables_of(found, timestamp_ms=at_ms)
         try:
             write_tables(tables, out, timestamp_ms=at_ms)
@@ -73,7 +73,7 @@ def _print_result(
     rows: dict[str, int], *, groups: int, at_ms: int, out: Path, as_json: bool
 ) -> None:
     if as_json:
-        print(json.dumps({"timestamp_ms": at_ms, "groups": groups, **rows}), flush=True)
+        print_json({"timestamp_ms": at_ms, "groups": groups, **rows}, is_one_line=True)
         return
     say(
         f"{groups} groups, {rows['members']} members and {rows['queues']} queues were added to "

@@ -13,6 +13,7 @@ from typing import Any
 
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model import Message, MessageExt, MessageQueue, MessageSelector
+from sparrowmq.model.names import check_topic
 
 _LISTS = (list, tuple)
 
@@ -128,7 +129,7 @@ def read_topics(
     elif isinstance(topics, str):
         given = {topics: "*"}
     elif isinstance(topics, Sequence) and not isinstance(topics, bytes | bytearray):
-        given = dict.fromkeys(topics, "*")
+        given = dict.fromkeys(map(check_topic, topics), "*")
     else:
         given = {}
     if not given:

@@ -92,6 +92,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        _check_texts(self)
         if (self.access_key is None) != (self.secret_key is None):
             given, other = "access_key", "secret_key"
             if self.access_key is None:
@@ -137,6 +138,18 @@ class IdentityConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        _check_texts(self)
+
+
+def _check_texts(config: DataclassInstance) -> None:
+    """Raise a ConfigError that names the first text that no request can carry."""
+    for name, row in rows_of(type(config)).items():
+        try:
+            if row.kind is str:
+                (getattr(config, name) or "").encode()
+        except UnicodeEncodeError:
+            # The value may be a secret.
+            raise ConfigError(f"{name} has a character that UTF-8 cannot encode") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

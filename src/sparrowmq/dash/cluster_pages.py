@@ -23,6 +23,7 @@ from sparrowmq.dash.web import View, Visit, group_href, messages_href, topic_hre
 from sparrowmq.doctor import Finding, Severity
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_topic
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.words.catalog import Words
 
 # The list names at most so many groups that read a topic.
@@ -190,7 +191,7 @@ def _queue_table(status: TopicStatus) -> PageTable:
         rows=[
             [
                 Cell(
-                    text := f"{at.queue.broker_name}:{at.queue.queue_id}",
+                    text := spell_queue(at.queue),
                     messages_href(status.topic, queue=text),
                 ),
                 Cell(at.min_offset),

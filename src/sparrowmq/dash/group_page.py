@@ -43,6 +43,7 @@ from sparrowmq.doctor.owner_history import (
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import retry_topic
 from sparrowmq.model.queue import queue_order
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.words import format_duration, format_number, format_rate
 from sparrowmq.words.catalog import Words
 
@@ -317,7 +318,7 @@ class _Chart:
             strip = draw_bands(
                 spans, self._columns, self._span, marks=marks, nobody=words("nobody")
             )
-            label = f"{queue.broker_name}:{queue.queue_id}"
+            label = spell_queue(queue)
             label = f"{queue.topic} {label}" if has_topics else label
             lines.append(Line(label, strip, speak_spans(spans, self._columns, words)))
         return lines, len(queues) - len(chosen)

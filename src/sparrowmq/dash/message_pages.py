@@ -33,7 +33,7 @@ from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt
 from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import check_group, check_topic, dlq_topic
-from sparrowmq.model.spelling import parse_queue, parse_time
+from sparrowmq.model.spelling import parse_queue, parse_time, spell_queue
 from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
 from sparrowmq.words.catalog import Words
@@ -258,7 +258,7 @@ def _message_table(messages: Sequence[MessageExt]) -> PageTable:
         rows=[
             [
                 Cell(message.store_timestamp_ms, message_href(message)),
-                Cell(f"{message.broker_name}:{message.queue_id}"),
+                Cell(spell_queue(message)),
                 Cell(message.queue_offset),
                 Cell(shorten(message.tags or "") or None),
                 Cell(shorten(" ".join(message.keys)) or None),

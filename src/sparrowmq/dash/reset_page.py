@@ -10,7 +10,7 @@ from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.watcher import Watcher
 from sparrowmq.dash.web import Site, View, Visit, group_href
 from sparrowmq.model.names import check_topic
-from sparrowmq.model.spelling import parse_time
+from sparrowmq.model.spelling import parse_time, spell_queue
 
 
 async def show_reset(watcher: Watcher, visit: Visit) -> View:
@@ -86,7 +86,7 @@ def _table(plan: ResetPlan) -> PageTable:
         ),
         rows=[
             [
-                Cell(f"{each.queue.broker_name}:{each.queue.queue_id}"),
+                Cell(spell_queue(each.queue)),
                 Cell(each.before),
                 Cell(each.after),
                 Cell(each.end),

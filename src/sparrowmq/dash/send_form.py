@@ -26,9 +26,10 @@ from sparrowmq.dash.message_pages import preview as preview_body
 from sparrowmq.dash.tables import PAGE_ROWS
 from sparrowmq.dash.web import Site, Visit, letters_href, messages_href
 from sparrowmq.errors import TopicRouteNotFound, UsageError
-from sparrowmq.model import Message, MessageExt, MessageQueue
+from sparrowmq.model import Message, MessageExt
 from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group, check_topic, dlq_topic
+from sparrowmq.model.spelling import spell_queue
 
 # A longer body, or one that is not a text, is sent as it is.
 EDITED_BYTES_MAX = 16_384
@@ -162,7 +163,7 @@ async def _letters(site: Site, visit: Visit) -> list[FormField]:
         queues = status.queues
     except TopicRouteNotFound:
         queues = ()
-    ends = {_queue_name(each.queue): each.max_offset for each in queues}
+    ends = {spell_queue(each.queue): each.max_offset for each in queues}
     return [
         FormField("group", "group", group, "fixed"),
         FormField("text", "with the text", visit.query.get("text", "")),
@@ -170,10 +171,6 @@ async def _letters(site: Site, visit: Visit) -> list[FormField]:
         # A letter that comes between the form and the change is not sent.
         FormField("ends", "", msgspec.json.encode(ends).decode(), "hidden"),
     ]
-
-
-def _queue_name(queue: MessageQueue) -> str:
-    return f"{queue.broker_name}:{queue.queue_id}"
 
 
 async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
@@ -188,7 +185,7 @@ async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
     letters = [
         letter
         for letter in found
-        if letter.queue_offset < ends.get(_queue_name(letter.queue), 0)
+        if letter.queue_offset < ends.get(spell_queue(letter.queue), 0)
         and has_text(letter)
         and (values["again"] == "yes" or place_of(letter) not in resends)
     ]

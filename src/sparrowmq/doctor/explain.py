@@ -20,7 +20,7 @@ from sparrowmq.doctor.ownership import (
 )
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.spelling import parse_queue
+from sparrowmq.model.spelling import parse_queue, spell_queue
 from sparrowmq.strategies.consistent_hash import VIRTUAL_NODE_COUNT_DEFAULT, md5_hash
 from sparrowmq.strategies.registry import find_named
 from sparrowmq.words import Phrase, count_of
@@ -130,7 +130,7 @@ def _unknown_queue(snapshot: GroupSnapshot, queue: MessageQueue) -> str:
         known = ", ".join(topic.topic for topic in snapshot.topics) or "no topic"
         return f"group {snapshot.group} does not consume topic {queue.topic}; it consumes {known}"
     return (
-        f"members do not divide queue {queue.broker_name}:{queue.queue_id}; they divide "
+        f"members do not divide queue {spell_queue(queue)}; they divide "
         f"{describe_queues(view.subscribe_queues)}"
     )
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.words import Phrase
 
 # How to pass a message that no listener can handle.
@@ -115,7 +116,7 @@ def describe_runs(numbers: Sequence[int]) -> str:
 
 def commands_past(group: str, queue: MessageQueue, offset: int) -> tuple[NextCommand, ...]:
     """Return what shows the message that a queue waits for, and what skips this message."""
-    place = f"{queue.broker_name}:{queue.queue_id}"
+    place = spell_queue(queue)
     skip = ("group", "reset", group, "--topic", queue.topic, "--queue", place)
     return (
         NextCommand(Phrase("show"), ("msg", "at", queue.topic, place, str(offset))),

@@ -36,4 +36,10 @@ class MessageSelector(NamedTuple):
 def _checked(noun: str, text: str) -> str:
     if not isinstance(text, str):
         raise UsageError(f"the {noun} of a selector is {text!r}; give a text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"the {noun} of a selector is {text!r}, which UTF-8 cannot encode"
+        ) from None
     return text

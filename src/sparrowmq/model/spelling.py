@@ -1,4 +1,4 @@
-"""The text forms of a point in time and of a queue. Tests: golden/test_golden_option.py."""
+"""The text forms of a point in time and of a queue."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from datetime import datetime, time, timedelta
 
 from sparrowmq.errors import UsageError
+from sparrowmq.model.message import MessageExt
+from sparrowmq.model.queue import MessageQueue
 from sparrowmq.model.whole_number import read_whole_number
 
 _AGO = re.compile(r"-?([0-9]{1,9})(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MILLISECONDS = re.compile(r"[0-9]{11,14}")
-# Of a queue's id, which is below 2^31.
-QUEUE_ID_DIGITS_MAX = 9
 TIME_HELP = "2026-01-31T12:00, 12:00 (the last), 30m (ago), or milliseconds since 1970"
 
 
@@ -47,10 +47,15 @@ def _last_time_of_day(clock: time, now_timestamp_ms: int) -> int:
     return round(found.timestamp() * 1000)
 
 
+def spell_queue(place: MessageQueue | MessageExt) -> str:
+    """Return a queue, or that of a message, as `parse_queue` reads it: `broker-a:3`."""
+    return f"{place.broker_name}:{place.queue_id}"
+
+
 def parse_queue(text: str) -> tuple[str, int]:
     """Return the broker name and queue id of a text such as `broker-a:3`. Raises: UsageError."""
     broker_name, _, number = text.rpartition(":")
-    queue_id = read_whole_number(number, QUEUE_ID_DIGITS_MAX)
+    queue_id = read_whole_number(number)
     if not broker_name or queue_id is None:
         raise UsageError(f"{text!r} is not a queue; write BROKER:ID, such as broker-a:3")
     return broker_name, queue_id

@@ -92,7 +92,9 @@ def write_tables(tables: dict[str, pa.Table], directory: Path, *, timestamp_ms: 
         path = place / f"{timestamp_ms}.parquet"
         # Readers skip names that begin with a dot.
         fresh = place / f".{path.name}.{os.getpid()}"
-        pq.write_table(table, fresh)
+        with fresh.open("wb") as file:
+            # Arrow would take the name of a place with a colon for a URL.
+            pq.write_table(table, file)
         fresh.replace(path)
 
 

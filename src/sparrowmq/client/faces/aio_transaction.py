@@ -85,7 +85,12 @@ class AsyncTransactionProducer(AsyncProducer):
         self._driver.check_outside()
         group = self._publisher.config.group
         INSTANCES.register_coordinator(self._coordinator, self._instance)
-        self._host.start(self._loop, name=f"sparrowmq-transactions-{group}")
+        try:
+            self._host.start(self._loop, name=f"sparrowmq-transactions-{group}")
+        except RuntimeError:
+            # The system refuses a thread, perhaps for a moment: `start` may be called again.
+            INSTANCES.unregister_coordinator(self._coordinator, self._instance)
+            raise
 
     @asynccontextmanager
     async def transaction(

@@ -86,7 +86,8 @@ class Batches:
                 number = self._flush_number
                 self._waiting_counts[number] += 1
                 must_wake = self._batcher.hand_over(Pending(message, queue, future, ended, number))
-        except SparrowError as error:
+        except (SparrowError, RuntimeError) as error:
+            # The latter if the system refuses a thread.
             if ended is not None:
                 ended(None, error)
             raise

@@ -31,6 +31,7 @@ from sparrowmq.errors import SparrowError, TransportError, UsageError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.model.queue import queue_order
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.protocol.bodies import SubscriptionData
 from sparrowmq.protocol.record import decode_messages
 from sparrowmq.protocol.subscription import EXPRESSION_TYPE_TAG, parse_selection
@@ -273,7 +274,7 @@ def _decode(
             message, reason = part.unreadable
             found.problems.append(f"message {message.msg_id} cannot be read: {reason}")
         elif part.fault is not None:
-            where = f"{queue.broker_name}:{queue.queue_id} of {queue.topic}"
+            where = f"{spell_queue(queue)} of {queue.topic}"
             found.problems.append(f"a damaged record before {result.next_offset} of {where}")
             return found
         at = part.end

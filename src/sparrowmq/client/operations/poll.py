@@ -40,6 +40,7 @@ from sparrowmq.membership.actions import Commit, Rebalance, SendBack
 from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue, MessageSelector, UnreadablePolicy
 from sparrowmq.model.message import INFLATED_BYTES_MAX
+from sparrowmq.model.names import check_topic
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.subscription import parse_selection, parse_subscription
 
@@ -274,9 +275,9 @@ def assign(state: Polling, queues: Sequence[MessageQueue]) -> Operation[None]:
 def subscribe_queues(state: Polling, topic: str) -> Operation[list[MessageQueue]]:
     """Return the queues of a topic that can be read, in order.
 
-    Raises: TopicRouteNotFound; ConnectFailed, BrokerError.
+    Raises: ConfigError for a bad name; TopicRouteNotFound; ConnectFailed, BrokerError.
     """
-    route = yield from get_route(state.directory, topic, is_fresh=True)
+    route = yield from get_route(state.directory, check_topic(topic), is_fresh=True)
     queues = sorted(route.subscribe_queues, key=queue_order)
     return [state.namespace.unwrap_queue(queue) for queue in queues]
 

@@ -28,6 +28,7 @@ from sparrowmq.model.message import (
     PROPERTY_TAGS,
     RESERVED_PROPERTIES,
 )
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.protocol.bodies import MASTER_ID, SENT_AGAIN, AuditRecord, OffsetMove
 
 # The broker, queue and offset of a message.
@@ -77,8 +78,7 @@ class Resend(NamedTuple):
 def mark_resent(message: MessageExt, *, by: str, timestamp_ms: int) -> dict[str, str]:
     """Return the marks of a message's copy; `by` is "" if nobody is named."""
     marks = {
-        PROPERTY_RESENT_FROM: f"{message.topic} {message.broker_name}:{message.queue_id}:"
-        f"{message.queue_offset}",
+        PROPERTY_RESENT_FROM: f"{message.topic} {spell_queue(message)}:{message.queue_offset}",
         PROPERTY_RESENT_AT: str(timestamp_ms),
     }
     return {**marks, PROPERTY_RESENT_BY: by} if by else marks

@@ -29,6 +29,7 @@ from sparrowmq.client.operations.routes import get_broker_address
 from sparrowmq.client.route_cache import is_static
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.spelling import spell_queue
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import ResetOffsetRequestHeader
 
@@ -201,7 +202,7 @@ def _target_offset(
         return first
     if not first <= target.offset <= end:
         raise UsageError(
-            f"queue {queue.broker_name}:{queue.queue_id} of {queue.topic} has offsets {first} to "
-            f"{end}, not {target.offset}"
+            f"queue {spell_queue(queue)} of {queue.topic} has offsets {first} to {end}, "
+            f"not {target.offset}"
         )
     return target.offset
