@@ -57,6 +57,7 @@ def test_stand_ins_are_accepted() -> None:
         ('{"T": 3}', "topic 'T'"),
         ('{"T": {"b": [1]}}', "broker 'b' of 'T'"),
         ('{"T": {"b": {"x": 1}}}', "'x' is not a queue id"),
+        (f'{{"T": {{"b": {{"{"9" * 5_000}": 1}}}}}}', "is not a queue id"),
         ('{"T": {"b": {"0": -3}}}', "the offset of queue T/b/0 is -3"),
         ('{"T": {"b": {"0": 1.5}}}', "the offset of queue T/b/0 is 1.5"),
         ('{"T": {"b": {"0": true}}}', "the offset of queue T/b/0 is True"),

@@ -116,6 +116,7 @@ def test_assign_names_the_topics() -> None:
             "seconds; write 1767225600000 if it is",
         ),
         ({"startingTimestamp": "1767225600"}, "looks like seconds; write 1767225600000"),
+        ({"startingTimestamp": "9" * 400}, "write milliseconds since 1970, or a time"),
         ({"endingTimestamp": "1767225600000000"}, "microseconds; write 1767225600000"),
         (
             {"startingOffsetsByTimestampStrategy": "error"},

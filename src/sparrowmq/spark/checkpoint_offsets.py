@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.whole_number import read_whole_number
 from sparrowmq.spark.option_table import check_timestamp_ms
 
 # The two stand-ins for an offset in options, as in Spark's source for Kafka.
@@ -147,9 +148,9 @@ def _items(value: Any, place: str) -> Iterable[tuple[str, Any]]:
 
 
 def _queue_id(value: Any, *, topic: str, broker_name: str) -> int:
-    text = str(value)
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
+    queue_id = None if isinstance(value, bool) else read_whole_number(str(value))
+    if queue_id is None:
         raise ConfigError(
             f"{value!r} is not a queue id of topic {topic!r} on broker {broker_name!r}"
         )
-    return int(text)
+    return queue_id

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sparrowmq.errors import ConfigError, did_you_mean
 from sparrowmq.model.names import check_topic
+from sparrowmq.model.whole_number import read_whole_number
 
 BATCH, STREAM, STORE = "batch", "stream", "store"
 # Options of Spark's source and sink for Kafka that have another name here, or do not exist.
@@ -227,8 +228,8 @@ def parse_timestamp_ms(text: str) -> int:
     Within a millisecond, the time is the next whole one: no message of before is at or after it.
     """
     text = text.strip()
-    if text.isascii() and text.isdigit():
-        return check_timestamp_ms(int(text))
+    if (number := read_whole_number(text)) is not None:
+        return check_timestamp_ms(number)
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
