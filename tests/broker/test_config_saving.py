@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from tests.broker.disk_machine import Machine
 
 from sparrowmq.broker import subscription_groups
 from sparrowmq.broker.broker import Broker
@@ -347,6 +348,28 @@ def test_a_full_disk_takes_the_offsets_before_it_refuses_the_rest() -> None:
 
     saved = read_tables(storage).tables.offsets
     assert saved == ConsumerOffsetTable(offset_table={"T@G": {0: 2}})
+
+
+def test_a_full_disk_gets_no_segment_of_the_journal_with_each_try() -> None:
+    machine = Machine(SimulatedStorage(Random(0)))
+    machine.pass_time(5_000)
+    machine.broker.state.put_topic(plain("new", queue_count=1), timestamp_ms=1)
+    machine.end_turn()
+    machine.storage.bytes_left = 0
+    machine.pass_time(20_000)
+
+    assert len(list_segments(machine.storage, CONFIG_DIRECTORY)) == 1
+    assert "new" in {
+        change.name
+        for change in read_tables(machine.storage).tables.changes
+        if isinstance(change, TopicTableChange)
+    }
+    machine.storage.mend()
+    machine.pass_time(2_000)
+    topics = read_tables(machine.storage).tables.topics
+    assert topics is not None
+    assert "new" in topics.topic_config_table
+    assert list_segments(machine.storage, CONFIG_DIRECTORY) == []
 
 
 def test_journal_of_a_crash_is_filed_after_the_start(disk: Disk) -> None:
