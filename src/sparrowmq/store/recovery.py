@@ -382,11 +382,14 @@ class Recovery:
         return is_torn
 
     def _find_followers(self, end: int) -> Iterator[CheckedRecord]:
-        """Yield the valid records after the log's end that are not older than its last record.
+        """Yield the valid records after the log's end that were a part of the log.
 
-        Older ones remain from an Apache broker that cut the log in memory only.
+        Without a mark of ours they are not older than its last record: older ones remain from an
+        Apache broker that cut the log in memory only. With one they may be, as the clock may have
+        been set back.
         """
-        floor_ms = 0 if self._last is None else self._last.store_timestamp_ms
+        is_ours = self._checkpoint.mark is not None
+        floor_ms = 0 if self._last is None or is_ours else self._last.store_timestamp_ms
         for record in self._scan.find_after(end):
             if record.store_timestamp_ms >= floor_ms:
                 yield record
