@@ -436,15 +436,17 @@ class Recovery:
             rebuilt = self._rebuilt.get(key) or _Rebuilt(kept_end)
             has_past = kept_end > check.first_offset and rebuilt.begin == kept_end
             min_offset = check.count_before(self._files.begin) if has_past else rebuilt.begin
-            if self._write_queue(queue, rebuilt):
+            if self._write_queue(queue, rebuilt, sound_end=check.sound_end):
                 rewritten.append(key)
             queue.min_offset = min(min_offset, queue.max_offset)
         return rewritten
 
-    def _write_queue(self, queue: ConsumeQueue, rebuilt: _Rebuilt) -> bool:
+    def _write_queue(self, queue: ConsumeQueue, rebuilt: _Rebuilt, *, sound_end: int) -> bool:
         files = queue.files
         position = rebuilt.begin * ENTRY_SIZE
-        if files.bases and not files.begin <= position <= files.end:
+        # Without its fillers a queue has the next start walk the whole log again.
+        is_gap = rebuilt.begin > sound_end
+        if files.bases and (is_gap or not files.begin <= position <= files.end):
             files.discard()
         is_same = files.read(position, len(rebuilt.entries)) == bytes(rebuilt.entries)
         # Entries that only the page cache has are written again, as the log's records are.
