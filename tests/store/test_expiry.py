@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -454,6 +455,24 @@ def test_a_file_that_cannot_be_removed_is_tried_again(
     assert [fact.warning for fact in facts] == [True]
     assert retention.work(now_ms=2, timestamp_ms=NOON_MS) == (None, [])
     assert work == retention.work(now_ms=20_000, timestamp_ms=NOON_MS)[0]
+
+
+def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
+    storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    assert work is not None
+    work.run()
+    count = len(storage.list_names("consumequeue/T/0"))
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "remove", Mock(side_effect=OSError(errno.EIO, "broken")))
+        sweep(store)
+    kept = len(storage.list_names("consumequeue/T/0"))
+    sweep(store)
+
+    assert (count, kept, len(storage.list_names("consumequeue/T/0"))) == (12, 12, 2)
 
 
 def hour_of(text: str) -> Callable[[int], int]:

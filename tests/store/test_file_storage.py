@@ -321,6 +321,28 @@ def test_a_gap_of_many_files_is_not_filled(tmp_path: Path) -> None:
     assert [len(storage.list_names(each)) for each in ("few", "many")] == [66, 2]
 
 
+def test_file_that_is_larger_than_the_others_is_refused_and_not_cut(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    for number, size in enumerate((10, 12)):
+        storage.create(f"s/{10 * number:020d}", size=size)
+
+    with pytest.raises(StoreError, match="12 bytes; 10 are configured"):
+        FileSeries(storage, "s", file_size=10).load(repair=True)
+    assert (tmp_path / "s" / f"{10:020d}").stat().st_size == 12
+
+
+@pytest.mark.parametrize(("size", "kept"), [(8192, 8192), (9000, 16384)])
+def test_only_file_of_a_log_shows_its_size_in_whole_pages(
+    tmp_path: Path, size: int, kept: int
+) -> None:
+    storage = FileStorage(tmp_path)
+    storage.create(f"s/{0:020d}", size=size)
+    series = FileSeries(storage, "s", file_size=16384)
+    series.load(repair=True, keeps_size=True)
+
+    assert (series.file_size, (tmp_path / "s" / f"{0:020d}").stat().st_size) == (kept, kept)
+
+
 def test_series_reads_and_writes_across_files(tmp_path: Path) -> None:
     series = FileSeries(FileStorage(tmp_path), "s", file_size=10)
     data = bytes(range(35))
