@@ -32,7 +32,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from sparrowmq.store.index_file import HEADER_SIZE, IndexHeader, decode_index_header
-from sparrowmq.store.storage import Storage, is_lost
+from sparrowmq.store.storage import Storage
 
 CHECKPOINT_PATH = "checkpoint"
 CHECKPOINT_SIZE = 4096
@@ -164,16 +164,12 @@ def _decode_index_mark(data: bytes) -> IndexMark | None:
 
 
 def read_checkpoint(storage: Storage) -> Checkpoint:
-    """Read the file; one that is missing or that the disk has lost gives an empty checkpoint."""
+    """Read the file; a missing file gives an empty checkpoint."""
     if not storage.has(CHECKPOINT_PATH):
         return Checkpoint()
     file = storage.open(CHECKPOINT_PATH, pinned=True)
     try:
         return decode_checkpoint(file.read(0, CHECKPOINT_SIZE))
-    except OSError as error:
-        if not is_lost(error):
-            raise
-        return Checkpoint()
     finally:
         file.close()
 
