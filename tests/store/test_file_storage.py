@@ -130,8 +130,9 @@ def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
     assert before == len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.parametrize("at", [4096, 2 << 20])
 def test_file_is_synced_and_searched_where_the_system_lacks_the_calls_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     # macOS has no fdatasync.
     monkeypatch.delattr(os, "fdatasync")
@@ -139,11 +140,11 @@ def test_file_is_synced_and_searched_where_the_system_lacks_the_calls_for_it(
     storage = FileStorage(tmp_path)
     for pinned in (True, False):
         file = storage.create(f"{pinned}", size=3 << 20, pinned=pinned)
-        file.write(2 << 20, b"x")
+        file.write(at, b"x")
         file.sync()
 
-        assert file.next_data(0) == 2 << 20
-        assert file.next_data((2 << 20) + 1) is None
+        assert at == file.next_data(0)
+        assert file.next_data(at + 1) is None
 
 
 def test_storage_leaves_most_of_few_descriptors_to_others(tmp_path: Path) -> None:
