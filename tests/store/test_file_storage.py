@@ -29,6 +29,8 @@ def test_created_file_is_sparse_zero_and_private(tmp_path: Path) -> None:
     assert status.st_blocks * 512 < 1 << 16
     assert status.st_mode & 0o777 == 0o600
     assert (tmp_path / "store/a").stat().st_mode & 0o777 == 0o700
+    file.write(0, b"x")
+    assert storage.create("a/b/c", size=9).read(0, 9) == bytes(9)
 
 
 def test_reads_end_with_the_file_and_writes_do_not_pass_it(tmp_path: Path) -> None:
