@@ -324,12 +324,15 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
 ) -> None:
     store = open_store(FileStorage(tmp_path), CONFIG)
     fill(store, new_record, range(10), topic="deleted")
+    store.put(new_record(b"x", topic="deleted", queue_id=1), timestamp_ms=100)
     fill(store, new_record, range(10, 20))
     sweep(store, deleted="deleted")
-    assert list(store.queues) == [("T", 0), ("deleted", 0)]
+    assert list(store.queues) == [("T", 0), ("deleted", 0), ("deleted", 1)]
     fill(store, new_record, range(20, 60))
 
-    expire(store)
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    assert work is not None
+    work.run()
     sweep(store, deleted="deleted")
 
     assert list(store.queues) == [("T", 0)]
