@@ -324,6 +324,19 @@ def test_a_gap_of_many_files_is_not_filled(tmp_path: Path) -> None:
     assert [len(storage.list_names(each)) for each in ("few", "many")] == [66, 2]
 
 
+def test_cut_file_is_damaged_if_data_follows_and_is_extended_if_not(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    for number, size in enumerate((10, 7, 10)):
+        last = storage.create(f"s/{10 * number:020d}", size=size)
+    last.write(9, b"x")
+
+    with pytest.raises(DamagedSeries, match="7 bytes; 10 are configured"):
+        FileSeries(storage, "s", file_size=10).load()
+    last.write(9, b"\0")
+    FileSeries(storage, "s", file_size=10).load()
+    assert (tmp_path / "s" / f"{10:020d}").stat().st_size == 10
+
+
 def test_file_that_is_larger_than_the_others_is_refused_and_not_cut(tmp_path: Path) -> None:
     storage = FileStorage(tmp_path)
     for number, size in enumerate((10, 12)):
