@@ -343,6 +343,23 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
     store.close()
 
 
+def test_a_queue_of_a_deleted_topic_stays_for_a_message_that_is_not_readable_yet(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(3), topic="deleted")
+    fill(store, new_record, range(3, 60))
+    expire(store)
+    flush(store)
+    assert expire(store) is not None
+    store.put(new_record(b"late", topic="deleted"), timestamp_ms=600)
+
+    sweep(store, deleted="deleted")
+    flush(store)
+
+    assert [(r.queue_offset, r.body) for r in read(store, "deleted")] == [(3, b"late")]
+
+
 def test_a_queue_that_begins_anew_outlives_its_old_entries_coming_back(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
