@@ -466,6 +466,7 @@ def test_a_file_that_cannot_be_removed_is_tried_again(
     retention.ask()
     work, _ = retention.work(now_ms=1, timestamp_ms=NOON_MS)
     assert work is not None
+    assert retention.work(now_ms=20_000, timestamp_ms=NOON_MS) == (None, [])
     storage.fail()
     with pytest.raises(OSError, match="does not answer"):
         work.run()
@@ -475,6 +476,21 @@ def test_a_file_that_cannot_be_removed_is_tried_again(
     assert [fact.warning for fact in facts] == [True]
     assert retention.work(now_ms=2, timestamp_ms=NOON_MS) == (None, [])
     assert work == retention.work(now_ms=20_000, timestamp_ms=NOON_MS)[0]
+
+
+def test_a_disk_whose_use_is_unknown_expires_nothing_and_is_asked_again(
+    storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    retention = Retention(RetentionConfig(retention_hours=1), store)
+    retention.ask()
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "disk_space", Mock(side_effect=OSError(errno.EIO, "broken")))
+        work, facts = retention.work(now_ms=1, timestamp_ms=NOON_MS)
+
+    assert (work, [fact.warning for fact in facts]) == (None, [True])
+    assert retention.work(now_ms=20_000, timestamp_ms=NOON_MS)[0] is not None
 
 
 def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
@@ -567,6 +583,8 @@ def test_a_full_disk_expires_then_forces_then_refuses(
         facts += said
         if work is None:
             break
+        if work.reason.startswith("the disk"):
+            assert sum(path.startswith("commitlog/") for path in work.paths) == 1
         work.run()
         retention.done(work, None)
 
