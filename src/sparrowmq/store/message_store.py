@@ -867,7 +867,7 @@ class MessageStore:
         work = self._expiry.take(
             # A lost entry is made again from its record, and a queue's last entry determines its
             # next offset. No record may therefore be removed before its entry is on the disk.
-            limit=min(self._indexable_position, self._checkpointed_position),
+            limit=self._checkpointed_position,
             before_timestamp_ms=before_timestamp_ms,
             files_max=files_max,
             reason=reason,
