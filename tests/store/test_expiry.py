@@ -343,6 +343,28 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
     store.close()
 
 
+def test_a_queue_of_a_deleted_topic_stays_while_its_directory_is_synced(
+    tmp_path: Path, new_record: NewRecord
+) -> None:
+    store = open_store(FileStorage(tmp_path), CONFIG)
+    fill(store, new_record, range(12), topic="deleted")
+    fill(store, new_record, range(12, 60))
+    assert expire(store, files_max=1) is not None
+    store.put(new_record(b"x"), timestamp_ms=1_000_000)
+    flushing = store.flush_work()
+    assert flushing is not None
+    assert "consumequeue/deleted/0" in flushing.directories
+
+    assert expire(store) is not None
+    sweep(store, deleted="deleted")
+    flushing.run()
+    store.flush_done(flushing, None)
+
+    sweep(store, deleted="deleted")
+    assert list(store.queues) == [("T", 0)]
+    store.close()
+
+
 def test_a_queue_of_a_deleted_topic_stays_for_a_message_that_is_not_readable_yet(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
