@@ -220,6 +220,18 @@ def test_files_that_were_written_before_the_journal_was_dropped_agree_with_it(
     assert (disk.topics()["new"], disk.topics()["late"]) == (3, 4)
 
 
+def test_change_while_the_files_are_written_outlives_a_crash(disk: Disk) -> None:
+    change_topic(disk, "early", 3)
+    disk.append()
+    disk.rig.broker.ask_last_save()
+    work = disk.rig.broker.save_work(now_ms=disk.rig.now_ms)
+    change_topic(disk, "late", 4)
+    disk.append()
+    write_files(disk.storage, work)
+
+    assert (disk.topics()["early"], disk.topics()["late"]) == (3, 4)
+
+
 def test_changes_behind_a_file_that_another_broker_has_written_are_void(disk: Disk) -> None:
     change_topic(disk, "new", 3)
     disk.append()
