@@ -232,6 +232,19 @@ def test_change_while_the_files_are_written_outlives_a_crash(disk: Disk) -> None
     assert (disk.topics()["early"], disk.topics()["late"]) == (3, 4)
 
 
+def test_journal_stays_for_a_change_of_a_file_that_is_not_due_yet(disk: Disk) -> None:
+    change_topic(disk, "new", 3)
+    disk.append()
+    disk.pass_interval()
+    disk.rig.broker.state.find_group("GID_late", timestamp_ms=1)
+    disk.append()
+    disk.pass_interval()
+
+    assert TOPICS_FILE in disk.files
+    assert GROUPS_FILE not in disk.files
+    assert reload(disk.rig).state.groups.find("GID_late") is not None
+
+
 def test_changes_behind_a_file_that_another_broker_has_written_are_void(disk: Disk) -> None:
     change_topic(disk, "new", 3)
     disk.append()
