@@ -112,10 +112,10 @@ class Disk:
         return {topic.topic_name: topic.read_queue_nums for topic in topics}
 
 
-def reload(rig: Any) -> Any:
+def reload(rig: Any, *, losses: int = 0) -> Any:
     """Return a broker with what the disk has, after a crash."""
     saved = read_tables(FileStorage(rig.root))
-    assert saved.losses == []
+    assert len(saved.losses) == losses
     return Broker(
         rig.config,
         rig.store,
@@ -358,6 +358,21 @@ def test_each_file_that_was_not_written_is_written_later(disk: Disk, error: OSEr
     disk.files.clear()
     disk.pass_interval()
     assert OFFSETS_FILE in disk.files
+
+
+def test_backup_of_a_damaged_file_is_kept_until_the_file_is_written(disk: Disk) -> None:
+    disk.stop()
+    (disk.rig.root / CONFIG_DIRECTORY / OFFSETS_FILE).write_bytes(b"{")
+    broker = reload(disk.rig, losses=1)
+    damaged = []
+    for error in (OSError("no space left"), None, None):
+        broker.state.offsets.is_changed = True
+        broker.ask_last_save()
+        work = broker.save_work(now_ms=disk.rig.now_ms)
+        damaged.append(work.damaged)
+        broker.saved(work, error)
+
+    assert damaged == [{OFFSETS_FILE}, {OFFSETS_FILE}, set()]
 
 
 def test_a_full_disk_takes_the_offsets_before_it_refuses_the_rest() -> None:
