@@ -200,6 +200,7 @@ def test_shortage_at_the_last_flush_loses_nothing_when_the_store_closes(
     store.close()
 
     assert not storage.has("abort")
+    assert not storage.inodes["commitlog/00000000000000000000"].dirty
     again = open_store(storage.kill())
     assert bodies(again) == [b"a"]
 

@@ -398,6 +398,7 @@ def test_a_stop_on_a_full_disk_takes_no_keys(storage: Any, new_record: NewRecord
     storage.open = of_the_index(storage.open, "write", OSError(errno.ENOSPC, "no space"), at=0)
     store.close()
     del storage.open
+    assert storage.has("abort")
 
     again = open_store(storage, NO_CHECKPOINTS)
     put(again, new_record(b"later", properties="KEYS\x01later"), timestamp_ms=2_000_000)
@@ -470,6 +471,7 @@ def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     assert found.unindexed_bytes
     assert isinstance(found.failure, OSError)
     store.close()
+    assert storage.has("abort")
     assert query(open_store(storage, CONFIG), "a") == [b"w", b"w", b"later"]
 
 
