@@ -452,6 +452,19 @@ def test_the_index_is_written_while_readers_use_up_the_descriptors(
     assert {f.state for f in StoreCheck(FileStorage(tmp_path), config).run()} == {Soundness.SOUND}
 
 
+def test_files_of_a_clock_that_is_set_back_stay_in_order(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    for number in range(12):
+        record = new_record(b"%d" % number, properties=f"KEYS\x01k{number} all")
+        put(store, record, timestamp_ms=1_000_000 - 1000 * number)
+    store.close()
+    again = open_store(storage, CONFIG)
+
+    assert [query(again, f"k{number}") for number in range(12)] == [[b"%d" % n] for n in range(12)]
+
+
 def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     storage: Any, new_record: NewRecord
 ) -> None:
