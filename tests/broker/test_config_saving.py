@@ -30,7 +30,12 @@ from sparrowmq.broker.config_saving import (
     JournalWork,
     SaveWork,
 )
-from sparrowmq.broker.journal_records import FiledVersions, TopicTableChange, encode_changes
+from sparrowmq.broker.journal_records import (
+    FiledVersions,
+    GroupTableChange,
+    TopicTableChange,
+    encode_changes,
+)
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE
 from sparrowmq.broker.topic_configs import plain
@@ -263,6 +268,19 @@ def test_changes_behind_a_file_that_another_broker_has_written_are_void(disk: Di
     assert "new" in loss
 
 
+def test_changes_behind_groups_that_another_broker_has_written_are_void(disk: Disk) -> None:
+    disk.rig.broker.state.find_group("GID_new", timestamp_ms=1)
+    disk.append()
+    theirs = SubscriptionGroupTable(data_version=DataVersion(timestamp_ms=77, counter=3))
+    path = disk.rig.root / CONFIG_DIRECTORY / GROUPS_FILE
+    path.write_bytes(encode_body(theirs, pretty=True))
+
+    saved = read_tables(disk.storage)
+
+    assert not any(isinstance(change, GroupTableChange) for change in saved.tables.changes)
+    assert ["GID_new" in loss for loss in saved.losses] == [True]
+
+
 def test_changes_behind_a_damaged_file_are_added_to_its_backup(disk: Disk) -> None:
     for name in ("first", "second"):
         change_topic(disk, name, 1)
@@ -318,9 +336,21 @@ def test_topic_that_changes_while_its_change_is_appended_is_not_saved(disk: Disk
         if queues == 1:
             topics.put(plain("T", queue_count=9), timestamp_ms=1)
         topics.note_written("T")
-        saved.append(topics.is_saved("T"))
+        saved.append((topics.is_saved("T"), topics.find_plain("T") is not None))
 
-    assert saved == [False, True]
+    assert saved == [(False, False), (True, True)]
+
+
+def test_locks_count_as_written_once_the_journal_has_them(disk: Disk) -> None:
+    state = disk.rig.broker.state
+    queue = MessageQueue("T", "broker-a", 0)
+    state.locks.try_lock_batch("G", [queue], "c", now_ms=disk.rig.now_ms)
+    state.journal.ask()
+    disk.append(OSError("no space left"))
+    failed = state.locks_written
+    disk.pass_interval()
+
+    assert (failed, state.locks_written) == (0, state.locks.changes)
 
 
 def test_changes_of_each_kind_that_were_not_appended_are_appended_later(disk: Disk) -> None:

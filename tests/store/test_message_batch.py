@@ -175,3 +175,16 @@ def test_a_batch_that_does_not_fit_leaves_the_store_as_it_was(
     assert (refused.status, words in refused.remark) == (PutStatus.MESSAGE_ILLEGAL, True)
     assert (first.end_position, 1) == (second.position, second.queue_offset)
     store.close()
+
+
+def test_a_batch_that_cannot_be_written_leaves_its_offsets_to_the_next(storage: Any) -> None:
+    store = MessageStore(storage, StoreConfig(commit_log_file_size=4096))
+    store.load(timestamp_ms=0)
+    batch = make_batch([BatchEntry(0, b"x" * 50, "a\x01b")] * 3)
+    storage.bytes_left = 100
+    taken = store.append_batch(batch)
+    written = store.write()
+    storage.bytes_left = None
+
+    assert (taken.status, written.status) == (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE)
+    assert put_batch(store, batch).queue_offset == 0
