@@ -37,7 +37,7 @@ from sparrowmq.protocol.record import (
     decode_record,
     head_of,
 )
-from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
+from sparrowmq.store.checkpoint import Checkpoint, Mark, load_checkpoint, read_checkpoint
 from sparrowmq.store.clean_stop import resume, write_stop
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
@@ -70,14 +70,7 @@ from sparrowmq.store.results import (
     illegal,
     unwritten,
 )
-from sparrowmq.store.storage import (
-    DiskSpace,
-    Storage,
-    StorageFile,
-    has_no_room,
-    is_lost,
-    is_shortage,
-)
+from sparrowmq.store.storage import DiskSpace, Storage, StorageFile, has_no_room, is_shortage
 from sparrowmq.store.stored_record import (
     encode_plain,
     encode_stored,
@@ -186,12 +179,7 @@ class MessageStore:
     def _recover(self, timestamp_ms: int) -> RecoveryReport:
         self._log.files.load(repair=True, keeps_size=True)
         self._config = replace(self._config, consume_queue_file_size=self.queues.load())
-        try:
-            self._checkpoint = read_checkpoint(self._storage)
-        except OSError as error:
-            if not is_lost(error):
-                raise
-            self._checkpoint = Checkpoint()
+        self._checkpoint = load_checkpoint(self._storage)
         mark = self._checkpoint.mark
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position
         is_clean = not self._storage.has(ABORT_PATH)
