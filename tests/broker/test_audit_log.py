@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparrowmq.broker.audit_log import AUDIT_JOIN_MS, RECORDS_MAX, AuditLog
+from sparrowmq.broker.audit_log import AUDIT_JOIN_MS, QUEUES_MAX, RECORDS_MAX, AuditLog
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.connections import Connection
@@ -50,6 +50,17 @@ def test_dead_letters_sent_again_join_only_their_neighbours() -> None:
 
     found = [[(m.before, m.after) for m in record.moves] for record in log.find("G", ())]
     assert found == [[(7, 8)], [(3, 5)]]
+
+
+def test_a_record_is_joined_while_the_pauses_are_short_and_names_so_many_queues() -> None:
+    log = AuditLog()
+
+    for number in range(QUEUES_MAX + 9):
+        at_ms = number * AUDIT_JOIN_MS
+        log.note(request(at_ms=at_ms), "set", "G", topic="T", moves={number: (9, 0)})
+
+    (record,) = log.find("G", ())
+    assert (record.count, len(record.moves)) == (QUEUES_MAX + 9, QUEUES_MAX)
 
 
 def test_the_log_is_bounded() -> None:

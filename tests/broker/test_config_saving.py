@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from tests.broker.disk_machine import Machine
 
 from sparrowmq.broker import subscription_groups
 from sparrowmq.broker.broker import Broker
@@ -29,7 +30,12 @@ from sparrowmq.broker.config_saving import (
     JournalWork,
     SaveWork,
 )
-from sparrowmq.broker.journal_records import FiledVersions, TopicTableChange, encode_changes
+from sparrowmq.broker.journal_records import (
+    FiledVersions,
+    GroupTableChange,
+    TopicTableChange,
+    encode_changes,
+)
 from sparrowmq.broker.subscription_groups import SubscriptionGroups
 from sparrowmq.broker.timer_check_file import TIMER_CHECK_FILE
 from sparrowmq.broker.topic_configs import plain
@@ -111,10 +117,10 @@ class Disk:
         return {topic.topic_name: topic.read_queue_nums for topic in topics}
 
 
-def reload(rig: Any) -> Any:
+def reload(rig: Any, *, losses: int = 0) -> Any:
     """Return a broker with what the disk has, after a crash."""
     saved = read_tables(FileStorage(rig.root))
-    assert saved.losses == []
+    assert len(saved.losses) == losses
     return Broker(
         rig.config,
         rig.store,
@@ -219,6 +225,31 @@ def test_files_that_were_written_before_the_journal_was_dropped_agree_with_it(
     assert (disk.topics()["new"], disk.topics()["late"]) == (3, 4)
 
 
+def test_change_while_the_files_are_written_outlives_a_crash(disk: Disk) -> None:
+    change_topic(disk, "early", 3)
+    disk.append()
+    disk.rig.broker.ask_last_save()
+    work = disk.rig.broker.save_work(now_ms=disk.rig.now_ms)
+    change_topic(disk, "late", 4)
+    disk.append()
+    write_files(disk.storage, work)
+
+    assert (disk.topics()["early"], disk.topics()["late"]) == (3, 4)
+
+
+def test_journal_stays_for_a_change_of_a_file_that_is_not_due_yet(disk: Disk) -> None:
+    change_topic(disk, "new", 3)
+    disk.append()
+    disk.pass_interval()
+    disk.rig.broker.state.find_group("GID_late", timestamp_ms=1)
+    disk.append()
+    disk.pass_interval()
+
+    assert TOPICS_FILE in disk.files
+    assert GROUPS_FILE not in disk.files
+    assert reload(disk.rig).state.groups.find("GID_late") is not None
+
+
 def test_changes_behind_a_file_that_another_broker_has_written_are_void(disk: Disk) -> None:
     change_topic(disk, "new", 3)
     disk.append()
@@ -235,6 +266,19 @@ def test_changes_behind_a_file_that_another_broker_has_written_are_void(disk: Di
     (loss,) = saved.losses
     assert "another broker has written topics.json" in loss
     assert "new" in loss
+
+
+def test_changes_behind_groups_that_another_broker_has_written_are_void(disk: Disk) -> None:
+    disk.rig.broker.state.find_group("GID_new", timestamp_ms=1)
+    disk.append()
+    theirs = SubscriptionGroupTable(data_version=DataVersion(timestamp_ms=77, counter=3))
+    path = disk.rig.root / CONFIG_DIRECTORY / GROUPS_FILE
+    path.write_bytes(encode_body(theirs, pretty=True))
+
+    saved = read_tables(disk.storage)
+
+    assert not any(isinstance(change, GroupTableChange) for change in saved.tables.changes)
+    assert ["GID_new" in loss for loss in saved.losses] == [True]
 
 
 def test_changes_behind_a_damaged_file_are_added_to_its_backup(disk: Disk) -> None:
@@ -292,9 +336,21 @@ def test_topic_that_changes_while_its_change_is_appended_is_not_saved(disk: Disk
         if queues == 1:
             topics.put(plain("T", queue_count=9), timestamp_ms=1)
         topics.note_written("T")
-        saved.append(topics.is_saved("T"))
+        saved.append((topics.is_saved("T"), topics.find_plain("T") is not None))
 
-    assert saved == [False, True]
+    assert saved == [(False, False), (True, True)]
+
+
+def test_locks_count_as_written_once_the_journal_has_them(disk: Disk) -> None:
+    state = disk.rig.broker.state
+    queue = MessageQueue("T", "broker-a", 0)
+    state.locks.try_lock_batch("G", [queue], "c", now_ms=disk.rig.now_ms)
+    state.journal.ask()
+    disk.append(OSError("no space left"))
+    failed = state.locks_written
+    disk.pass_interval()
+
+    assert (failed, state.locks_written) == (0, state.locks.changes)
 
 
 def test_changes_of_each_kind_that_were_not_appended_are_appended_later(disk: Disk) -> None:
@@ -334,6 +390,21 @@ def test_each_file_that_was_not_written_is_written_later(disk: Disk, error: OSEr
     assert OFFSETS_FILE in disk.files
 
 
+def test_backup_of_a_damaged_file_is_kept_until_the_file_is_written(disk: Disk) -> None:
+    disk.stop()
+    (disk.rig.root / CONFIG_DIRECTORY / OFFSETS_FILE).write_bytes(b"{")
+    broker = reload(disk.rig, losses=1)
+    damaged = []
+    for error in (OSError("no space left"), None, None):
+        broker.state.offsets.is_changed = True
+        broker.ask_last_save()
+        work = broker.save_work(now_ms=disk.rig.now_ms)
+        damaged.append(work.damaged)
+        broker.saved(work, error)
+
+    assert damaged == [{OFFSETS_FILE}, {OFFSETS_FILE}, set()]
+
+
 def test_a_full_disk_takes_the_offsets_before_it_refuses_the_rest() -> None:
     storage = SimulatedStorage(Random(0))
     for offset in range(3):
@@ -347,6 +418,28 @@ def test_a_full_disk_takes_the_offsets_before_it_refuses_the_rest() -> None:
 
     saved = read_tables(storage).tables.offsets
     assert saved == ConsumerOffsetTable(offset_table={"T@G": {0: 2}})
+
+
+def test_a_full_disk_gets_no_segment_of_the_journal_with_each_try() -> None:
+    machine = Machine(SimulatedStorage(Random(0)))
+    machine.pass_time(5_000)
+    machine.broker.state.put_topic(plain("new", queue_count=1), timestamp_ms=1)
+    machine.end_turn()
+    machine.storage.bytes_left = 0
+    machine.pass_time(20_000)
+
+    assert len(list_segments(machine.storage, CONFIG_DIRECTORY)) == 1
+    assert "new" in {
+        change.name
+        for change in read_tables(machine.storage).tables.changes
+        if isinstance(change, TopicTableChange)
+    }
+    machine.storage.mend()
+    machine.pass_time(2_000)
+    topics = read_tables(machine.storage).tables.topics
+    assert topics is not None
+    assert "new" in topics.topic_config_table
+    assert list_segments(machine.storage, CONFIG_DIRECTORY) == []
 
 
 def test_journal_of_a_crash_is_filed_after_the_start(disk: Disk) -> None:

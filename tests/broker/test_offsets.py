@@ -352,3 +352,16 @@ def test_removed_group_or_topic_begins_anew() -> None:
         offsets.commit(group, topic, 0, offset=50)
 
     assert offsets.totals() == {"T@G": 0, "U@G": 0, "U@H": 0, "V@H": 10}
+
+
+def test_copy_of_the_offsets_stays_as_it_was_and_a_removed_group_begins_anew() -> None:
+    offsets = ConsumerOffsets()
+    offsets.commit("G", "T", 0, offset=5)
+    copy = offsets.table()
+    offsets.commit("G", "T", 0, offset=7)
+    before = offsets.find_total("G", "T")
+    offsets.remove_group("G")
+    offsets.commit("G", "T", 0, offset=5)
+
+    assert copy.offset_table == {"T@G": {0: 5}}
+    assert (before, offsets.find_total("G", "T")) == (2, 0)

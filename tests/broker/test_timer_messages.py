@@ -439,6 +439,32 @@ def test_long_wait_outlives_the_retention(make_rig: Callable[..., Any]) -> None:
     assert bodies(rig) == [b"b"]
 
 
+def test_long_wait_that_a_full_disk_does_not_store_again_comes(
+    make_rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = FileStorageFile.write
+
+    def refuse(file: FileStorageFile, position: int, data: bytes) -> None:
+        if file.path.startswith("commitlog/"):
+            raise OSError(errno.ENOSPC, "no space left on this disk")
+        write(file, position, data)
+
+    rig = make_rig(retention=RetentionConfig(retention_hours=1))
+    rig.create_topic("T", 4)
+    send(rig, TIMER_DELAY_SEC=3_600)
+    rig.now_ms += HOUR_MS * 3 // 4
+    rig.timestamp_ms += HOUR_MS * 3 // 4
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStorageFile, "write", refuse)
+        rig.advance(500)
+
+    rig.now_ms += HOUR_MS
+    rig.timestamp_ms += HOUR_MS
+    rig.advance(1_000)
+
+    assert bodies(rig) == [b"b"]
+
+
 def test_clock_that_is_set_back_stores_nothing_again_that_has_come(
     make_rig: Callable[..., Any],
 ) -> None:
@@ -467,6 +493,9 @@ def test_progress_in_the_file_is_what_was_saved() -> None:
 def test_file_of_rocketmq_names_no_begin() -> None:
     content = struct.pack(">qqqq", 1_700_000_001_000, 520, 70, 70) + bytes(4_064)
     assert decode_timer_check(content) == TimerTable(read=70, delivered_ms=1_700_000_000_999)
+    later = bytearray(content)
+    struct.pack_into(">q", later, 2_056, 70)
+    assert decode_timer_check(bytes(later)).begin == 0
 
 
 @pytest.mark.parametrize("content", [b"", bytes(31), struct.pack(">qqqq", 1, 0, -1, 0)])

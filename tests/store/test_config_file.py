@@ -153,3 +153,20 @@ def test_failed_write_keeps_the_old_content(storage: Any) -> None:
         write_config(storage, PATH, b"new content")
 
     assert read_config(storage, PATH, bytes).value == b"old"
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_the_only_whole_content_and_that_of_a_failing_disk_are_not_written_over(
+    storage: Any, is_full: bool
+) -> None:
+    for n in range(2):
+        write_config(storage, PATH, b"%d" % n * 700)
+    if is_full:
+        storage.remove(PATH)
+        storage.is_full = True
+    else:
+        storage.fail()
+
+    with pytest.raises(OSError, match=r"no space|does not answer"):
+        write_config(storage, PATH, b"2" * 700)
+    assert read_config(storage, f"{PATH}.bak", bytes).value == b"0" * 700

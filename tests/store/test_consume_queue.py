@@ -83,6 +83,18 @@ def test_name_of_a_file_that_found_no_space_is_synced_later(storage: Any) -> Non
     assert is_directory_dirty
 
 
+def test_last_entry_stays_before_a_file_that_found_no_space(storage: Any) -> None:
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+    queue.append(entries(0, 10))
+    storage.bytes_left = 0
+    with pytest.raises(OSError, match="no space"):
+        queue.append(entries(10, 16))
+    queue.expire(10)
+
+    assert (queue.min_offset, queue.max_offset, len(queue.files.bases)) == (10, 10, 2)
+    assert not queue.has_expired_files
+
+
 def test_entries_that_may_not_be_gathered_are_written_behind_those_that_were(storage: Any) -> None:
     queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
     queue.append(entries(0, 1))

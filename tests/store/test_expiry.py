@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -323,12 +324,15 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
 ) -> None:
     store = open_store(FileStorage(tmp_path), CONFIG)
     fill(store, new_record, range(10), topic="deleted")
+    store.put(new_record(b"x", topic="deleted", queue_id=1), timestamp_ms=100)
     fill(store, new_record, range(10, 20))
     sweep(store, deleted="deleted")
-    assert list(store.queues) == [("T", 0), ("deleted", 0)]
+    assert list(store.queues) == [("T", 0), ("deleted", 0), ("deleted", 1)]
     fill(store, new_record, range(20, 60))
 
-    expire(store)
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    assert work is not None
+    work.run()
     sweep(store, deleted="deleted")
 
     assert list(store.queues) == [("T", 0)]
@@ -337,6 +341,45 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
     fill(store, new_record, range(60, 62), topic="deleted")
     assert [record.queue_offset for record in read(store, "deleted")] == [0, 1]
     store.close()
+
+
+def test_a_queue_of_a_deleted_topic_stays_while_its_directory_is_synced(
+    tmp_path: Path, new_record: NewRecord
+) -> None:
+    store = open_store(FileStorage(tmp_path), CONFIG)
+    fill(store, new_record, range(12), topic="deleted")
+    fill(store, new_record, range(12, 60))
+    assert expire(store, files_max=1) is not None
+    store.put(new_record(b"x"), timestamp_ms=1_000_000)
+    flushing = store.flush_work()
+    assert flushing is not None
+    assert "consumequeue/deleted/0" in flushing.directories
+
+    assert expire(store) is not None
+    sweep(store, deleted="deleted")
+    flushing.run()
+    store.flush_done(flushing, None)
+
+    sweep(store, deleted="deleted")
+    assert list(store.queues) == [("T", 0)]
+    store.close()
+
+
+def test_a_queue_of_a_deleted_topic_stays_for_a_message_that_is_not_readable_yet(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(3), topic="deleted")
+    fill(store, new_record, range(3, 60))
+    expire(store)
+    flush(store)
+    assert expire(store) is not None
+    store.put(new_record(b"late", topic="deleted"), timestamp_ms=600)
+
+    sweep(store, deleted="deleted")
+    flush(store)
+
+    assert [(r.queue_offset, r.body) for r in read(store, "deleted")] == [(3, b"late")]
 
 
 def test_a_queue_that_begins_anew_outlives_its_old_entries_coming_back(
@@ -445,6 +488,7 @@ def test_a_file_that_cannot_be_removed_is_tried_again(
     retention.ask()
     work, _ = retention.work(now_ms=1, timestamp_ms=NOON_MS)
     assert work is not None
+    assert retention.work(now_ms=20_000, timestamp_ms=NOON_MS) == (None, [])
     storage.fail()
     with pytest.raises(OSError, match="does not answer"):
         work.run()
@@ -454,6 +498,39 @@ def test_a_file_that_cannot_be_removed_is_tried_again(
     assert [fact.warning for fact in facts] == [True]
     assert retention.work(now_ms=2, timestamp_ms=NOON_MS) == (None, [])
     assert work == retention.work(now_ms=20_000, timestamp_ms=NOON_MS)[0]
+
+
+def test_a_disk_whose_use_is_unknown_expires_nothing_and_is_asked_again(
+    storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    retention = Retention(RetentionConfig(retention_hours=1), store)
+    retention.ask()
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "disk_space", Mock(side_effect=OSError(errno.EIO, "broken")))
+        work, facts = retention.work(now_ms=1, timestamp_ms=NOON_MS)
+
+    assert (work, [fact.warning for fact in facts]) == (None, [True])
+    assert retention.work(now_ms=20_000, timestamp_ms=NOON_MS)[0] is not None
+
+
+def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
+    storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    assert work is not None
+    work.run()
+    count = len(storage.list_names("consumequeue/T/0"))
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "remove", Mock(side_effect=OSError(errno.EIO, "broken")))
+        sweep(store)
+    kept = len(storage.list_names("consumequeue/T/0"))
+    sweep(store)
+
+    assert (count, kept, len(storage.list_names("consumequeue/T/0"))) == (12, 12, 2)
 
 
 def hour_of(text: str) -> Callable[[int], int]:
@@ -528,6 +605,8 @@ def test_a_full_disk_expires_then_forces_then_refuses(
         facts += said
         if work is None:
             break
+        if work.reason.startswith("the disk"):
+            assert sum(path.startswith("commitlog/") for path in work.paths) == 1
         work.run()
         retention.done(work, None)
 

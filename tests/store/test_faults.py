@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from small_stores import SMALL, flush, open_store, split_records
+from small_stores import SMALL, all_records, find_records, flush, open_store, split_records
 from sparrowmq.errors import StoreError
 from sparrowmq.protocol.record import Record
+from sparrowmq.simulation.faulty_disk import SimulatedFile
 from sparrowmq.store import MessageStore, PutStatus
 
 NewRecord = Callable[..., Record]
@@ -199,6 +200,7 @@ def test_shortage_at_the_last_flush_loses_nothing_when_the_store_closes(
     store.close()
 
     assert not storage.has("abort")
+    assert not storage.inodes["commitlog/00000000000000000000"].dirty
     again = open_store(storage.kill())
     assert bodies(again) == [b"a"]
 
@@ -265,3 +267,38 @@ def test_records_of_a_failed_sync_are_on_the_disk_before_a_restart_serves_them(
 
     assert [body[:1] for body in served] == [b"a", b"b", b"c"]
     assert bodies(after) == served
+
+
+@pytest.mark.parametrize("part", ["stopped", "checkpoint", "consumequeue/T/1/", "index/"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_store_has_all_messages_where_the_disk_has_lost_sectors_of_what_the_log_implies(
+    part: str,
+    is_killed: bool,
+    storage: Any,
+    new_record: NewRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store(storage)
+    for n in range(60):
+        record = new_record(b"%d" % n, queue_id=n % 3, properties=f"KEYS\x01k{n % 2}")
+        store.put(record, timestamp_ms=1_000 * n)
+        flush(store)
+        store.build_index()
+    wanted = [record.body for record in all_records(store)]
+    killed = storage.copy()
+    store.close()
+    disk = killed if is_killed else storage
+    read = SimulatedFile.read
+    lost = [inode for path, inode in disk.inodes.items() if path.startswith(part)]
+
+    def fail(file: SimulatedFile, position: int, size: int) -> bytes:
+        if size and file._inode in lost:
+            raise OSError(errno.EIO, "unreadable")
+        return read(file, position, size)
+
+    monkeypatch.setattr(SimulatedFile, "read", fail)
+    again = open_store(disk)
+    assert lost or (part, is_killed) == ("stopped", True)
+
+    assert [record.body for record in all_records(again)] == wanted
+    assert [record.body for record in find_records(again, "T", "k1")] == wanted[1::2]

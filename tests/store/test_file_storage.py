@@ -29,6 +29,8 @@ def test_created_file_is_sparse_zero_and_private(tmp_path: Path) -> None:
     assert status.st_blocks * 512 < 1 << 16
     assert status.st_mode & 0o777 == 0o600
     assert (tmp_path / "store/a").stat().st_mode & 0o777 == 0o700
+    file.write(0, b"x")
+    assert storage.create("a/b/c", size=9).read(0, 9) == bytes(9)
 
 
 def test_reads_end_with_the_file_and_writes_do_not_pass_it(tmp_path: Path) -> None:
@@ -130,8 +132,9 @@ def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
     assert before == len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.parametrize("at", [4096, 2 << 20])
 def test_file_is_synced_and_searched_where_the_system_lacks_the_calls_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     # macOS has no fdatasync.
     monkeypatch.delattr(os, "fdatasync")
@@ -139,11 +142,11 @@ def test_file_is_synced_and_searched_where_the_system_lacks_the_calls_for_it(
     storage = FileStorage(tmp_path)
     for pinned in (True, False):
         file = storage.create(f"{pinned}", size=3 << 20, pinned=pinned)
-        file.write(2 << 20, b"x")
+        file.write(at, b"x")
         file.sync()
 
-        assert file.next_data(0) == 2 << 20
-        assert file.next_data((2 << 20) + 1) is None
+        assert at == file.next_data(0)
+        assert file.next_data(at + 1) is None
 
 
 def test_storage_leaves_most_of_few_descriptors_to_others(tmp_path: Path) -> None:
@@ -319,6 +322,41 @@ def test_a_gap_of_many_files_is_not_filled(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="a file is missing, or the configured size is wrong"):
         FileSeries(storage, "many", file_size=10).load(repair=True)
     assert [len(storage.list_names(each)) for each in ("few", "many")] == [66, 2]
+
+
+def test_cut_file_is_damaged_if_data_follows_and_is_extended_if_not(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    for number, size in enumerate((10, 7, 10)):
+        last = storage.create(f"s/{10 * number:020d}", size=size)
+    last.write(9, b"x")
+
+    with pytest.raises(DamagedSeries, match="7 bytes; 10 are configured"):
+        FileSeries(storage, "s", file_size=10).load()
+    last.write(9, b"\0")
+    FileSeries(storage, "s", file_size=10).load()
+    assert (tmp_path / "s" / f"{10:020d}").stat().st_size == 10
+
+
+def test_file_that_is_larger_than_the_others_is_refused_and_not_cut(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    for number, size in enumerate((10, 12)):
+        storage.create(f"s/{10 * number:020d}", size=size)
+
+    with pytest.raises(StoreError, match="12 bytes; 10 are configured"):
+        FileSeries(storage, "s", file_size=10).load(repair=True)
+    assert (tmp_path / "s" / f"{10:020d}").stat().st_size == 12
+
+
+@pytest.mark.parametrize(("size", "kept"), [(8192, 8192), (9000, 16384)])
+def test_only_file_of_a_log_shows_its_size_in_whole_pages(
+    tmp_path: Path, size: int, kept: int
+) -> None:
+    storage = FileStorage(tmp_path)
+    storage.create(f"s/{0:020d}", size=size)
+    series = FileSeries(storage, "s", file_size=16384)
+    series.load(repair=True, keeps_size=True)
+
+    assert (series.file_size, (tmp_path / "s" / f"{0:020d}").stat().st_size) == (kept, kept)
 
 
 def test_series_reads_and_writes_across_files(tmp_path: Path) -> None:

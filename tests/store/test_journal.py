@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
+from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.journal import (
     GROWTH_BYTES,
     Journal,
@@ -29,6 +32,17 @@ def test_batches_are_read_in_the_order_of_segments_and_batches(storage: Any) -> 
         journal.append(segment, batch)
 
     assert read_journal(storage, "config") == JournalContent([b"a", large, b"b", b"c"], 10, [])
+
+
+def test_one_descriptor_serves_all_segments(tmp_path: Path) -> None:
+    journal = Journal(FileStorage(tmp_path), "config")
+    before = len(os.listdir("/proc/self/fd"))
+    for segment in range(1, 9):
+        journal.append(segment, b"batch")
+
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    journal.close()
+    assert before == len(os.listdir("/proc/self/fd"))
 
 
 def test_directory_without_a_journal_has_nothing(storage: Any) -> None:

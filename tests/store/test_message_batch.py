@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from small_stores import flush
 from sparrowmq.protocol.record import BatchEntry, Record, encode_batch, encode_host
 from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_storage import FileStorage
@@ -95,11 +96,12 @@ def put_batch(store: MessageStore, batch: MessageBatch) -> PutResult:
 
 def contents(store: MessageStore, result: PutResult) -> list[Any]:
     """Return what readers find of a put, and what its queue entries say."""
-    items = store.dispatch()
+    items = flush(store)
     found = store.queues.get("T", 3, queue_offset=0, count_max=99, bytes_max=1 << 30)
     queued = [store.queues.entry("T", 3, at) for at in range(found.count)]
     codes = frozenset(code for item in items for code in item.tags_codes)
-    last = items[-1].last_position if items else None
+    last = items[-1].last_position
+    assert found.records
     return [result, found.records, queued, codes, last, store.appended_position]
 
 
@@ -175,3 +177,16 @@ def test_a_batch_that_does_not_fit_leaves_the_store_as_it_was(
     assert (refused.status, words in refused.remark) == (PutStatus.MESSAGE_ILLEGAL, True)
     assert (first.end_position, 1) == (second.position, second.queue_offset)
     store.close()
+
+
+def test_a_batch_that_cannot_be_written_leaves_its_offsets_to_the_next(storage: Any) -> None:
+    store = MessageStore(storage, StoreConfig(commit_log_file_size=4096))
+    store.load(timestamp_ms=0)
+    batch = make_batch([BatchEntry(0, b"x" * 50, "a\x01b")] * 3)
+    storage.bytes_left = 100
+    taken = store.append_batch(batch)
+    written = store.write()
+    storage.bytes_left = None
+
+    assert (taken.status, written.status) == (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE)
+    assert put_batch(store, batch).queue_offset == 0

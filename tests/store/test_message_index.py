@@ -398,6 +398,7 @@ def test_a_stop_on_a_full_disk_takes_no_keys(storage: Any, new_record: NewRecord
     storage.open = of_the_index(storage.open, "write", OSError(errno.ENOSPC, "no space"), at=0)
     store.close()
     del storage.open
+    assert storage.has("abort")
 
     again = open_store(storage, NO_CHECKPOINTS)
     put(again, new_record(b"later", properties="KEYS\x01later"), timestamp_ms=2_000_000)
@@ -451,6 +452,19 @@ def test_the_index_is_written_while_readers_use_up_the_descriptors(
     assert {f.state for f in StoreCheck(FileStorage(tmp_path), config).run()} == {Soundness.SOUND}
 
 
+def test_files_of_a_clock_that_is_set_back_stay_in_order(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    for number in range(12):
+        record = new_record(b"%d" % number, properties=f"KEYS\x01k{number} all")
+        put(store, record, timestamp_ms=1_000_000 - 1000 * number)
+    store.close()
+    again = open_store(storage, CONFIG)
+
+    assert [query(again, f"k{number}") for number in range(12)] == [[b"%d" % n] for n in range(12)]
+
+
 def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     storage: Any, new_record: NewRecord
 ) -> None:
@@ -470,6 +484,7 @@ def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     assert found.unindexed_bytes
     assert isinstance(found.failure, OSError)
     store.close()
+    assert storage.has("abort")
     assert query(open_store(storage, CONFIG), "a") == [b"w", b"w", b"later"]
 
 

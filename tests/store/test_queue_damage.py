@@ -190,3 +190,26 @@ def test_queue_begins_where_the_log_begins(storage: Any, new_record: NewRecord) 
     assert [rebuilt.queues.min_offset(*q) for q in rebuilt.queues] == [
         again.queues.min_offset(*q) for q in again.queues
     ]
+
+
+def test_fillers_that_a_power_cut_has_lost_are_written_again(
+    storage: Any, new_record: NewRecord
+) -> None:
+    large = replace(config(0), consume_queue_file_size=4_000)
+    fill(storage, new_record, is_clean=True)
+    for base in range(0, 12288, 4096):
+        storage.remove(f"commitlog/{base:020d}")
+    remove_all(storage, Random(0))
+    store = open_store(storage, large)
+    first = store.queues.min_offset("T", 0)
+    inode = storage.inodes["consumequeue/T/0/00000000000000000000"]
+    whole = bytes(inode.data)
+    inode.replace(bytes(20) + whole[20:])
+    walked = []
+    for _ in range(2):
+        store = MessageStore(storage.kill(), large)
+        walked.append(store.load(timestamp_ms=1).walked_from)
+
+    assert first > 1
+    assert whole == bytes(storage.inodes["consumequeue/T/0/00000000000000000000"].data)
+    assert walked[0] == 12288 < walked[1]

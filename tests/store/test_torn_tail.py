@@ -84,6 +84,20 @@ def test_older_records_behind_the_end_of_apaches_log_are_no_part_of_it(
         assert [record.body for record in all_records(open_store(storage, CONFIG))] == [b"0"]
 
 
+def test_damage_before_records_of_a_clock_that_was_set_back_is_refused(
+    storage: Any, new_record: Callable[..., Record]
+) -> None:
+    store = open_store(storage, CONFIG)
+    records = [new_record(b"%d" % n) for n in range(3)]
+    for record, timestamp_ms in zip(records, (9, 9, 8), strict=True):
+        store.put(record, timestamp_ms=timestamp_ms)
+    store.close()
+    storage.inodes[LOG].data[records[1].position] ^= 1
+
+    with pytest.raises(CorruptRecord, match=f"the first at log position {records[2].position}"):
+        open_store(storage, CONFIG)
+
+
 @pytest.mark.slow
 def test_any_damage_to_what_was_not_synced_is_cut_off(
     new_storage: Callable[[], Any], new_record: Callable[..., Record]

@@ -16,12 +16,17 @@ Differs from RocketMQ 4.9, which does not sync and so may find an empty file aft
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from sparrowmq.errors import SparrowError, StoreError
-from sparrowmq.store.storage import Storage, has_no_room, parent_directory, write_file
+from sparrowmq.store.storage import (
+    Storage,
+    has_no_room,
+    is_lost,
+    parent_directory,
+    write_file,
+)
 
 T = TypeVar("T")
 
@@ -99,7 +104,7 @@ def read_config(storage: Storage, path: str, decode: Callable[[bytes], T]) -> Co
         try:
             data = _read_file(storage, candidate)
         except OSError as error:
-            if error.errno != errno.EIO:
+            if not is_lost(error):
                 raise
             problems.append(f"{candidate} cannot be read: {error.strerror}")
             continue

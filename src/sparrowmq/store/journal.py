@@ -70,12 +70,19 @@ class Journal:
         if file is None or segment != self._segment:
             file = self._begin(segment)
         end = self._end + len(frame)
-        if end > file.size:
-            file.resize(-(-end // GROWTH_BYTES) * GROWTH_BYTES)
-        file.write(self._end, frame)
-        file.sync()
-        if self._end == 0:
-            self._storage.sync_directory(self._directory)
+        try:
+            if end > file.size:
+                file.resize(-(-end // GROWTH_BYTES) * GROWTH_BYTES)
+            file.write(self._end, frame)
+            file.sync()
+            if self._end == 0:
+                self._storage.sync_directory(self._directory)
+        except OSError:
+            if self._end == 0:
+                # Otherwise each try on a full disk would leave another segment.
+                self.close()
+                self._storage.remove(_path(self._directory, segment))
+            raise
         self._end = end
 
     def _begin(self, segment: int) -> StorageFile:

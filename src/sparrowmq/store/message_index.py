@@ -59,7 +59,7 @@ from sparrowmq.store.index_file import (
     slot_hash,
 )
 from sparrowmq.store.key_hash import KEY_BYTES_MAX, POWERS, hash_keys, hash_text
-from sparrowmq.store.storage import Storage, StorageFile, is_shortage
+from sparrowmq.store.storage import Storage, StorageFile, is_lost, is_shortage
 
 INDEX_DIRECTORY = "index"
 # How much of the log may wait before sends index it themselves: below a second's work.
@@ -188,6 +188,8 @@ class MessageIndex:
     ) -> None:
         """Open the files, and discard entries that a crash has left unfinished.
 
+        If the disk has lost a part of a file, all are built again from the log.
+
         Args:
             mark: the checkpoint's mark, if the checkpoint can be believed.
             is_clean: whether the last stop was clean.
@@ -195,6 +197,32 @@ class MessageIndex:
             log_end: the end of the log.
             end_timestamp_ms: the store time of the log's last record, 0 if unknown.
         """
+        try:
+            self._load(
+                mark,
+                is_clean=is_clean,
+                index_timestamp_ms=index_timestamp_ms,
+                log_end=log_end,
+                end_timestamp_ms=end_timestamp_ms,
+            )
+        except OSError as error:
+            if not is_lost(error):
+                raise
+            self.close()
+            for name in _list_names(self._storage):
+                self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
+            self._has_new_file = True
+            self.built_position = self._log_files.begin
+
+    def _load(
+        self,
+        mark: IndexMark | None,
+        *,
+        is_clean: bool,
+        index_timestamp_ms: int,
+        log_end: int,
+        end_timestamp_ms: int,
+    ) -> None:
         self._open_files()
         if mark is not None and (mark.name == 0 or mark.name in {f.name for f in self._files}):
             self._keep([file for file in self._files if file.name <= mark.name])

@@ -37,7 +37,7 @@ from sparrowmq.protocol.record import (
     decode_record,
     head_of,
 )
-from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
+from sparrowmq.store.checkpoint import Checkpoint, Mark, load_checkpoint, read_checkpoint
 from sparrowmq.store.clean_stop import resume, write_stop
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
@@ -179,7 +179,7 @@ class MessageStore:
     def _recover(self, timestamp_ms: int) -> RecoveryReport:
         self._log.files.load(repair=True, keeps_size=True)
         self._config = replace(self._config, consume_queue_file_size=self.queues.load())
-        self._checkpoint = read_checkpoint(self._storage)
+        self._checkpoint = load_checkpoint(self._storage)
         mark = self._checkpoint.mark
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position
         is_clean = not self._storage.has(ABORT_PATH)
@@ -855,7 +855,7 @@ class MessageStore:
         work = self._expiry.take(
             # A lost entry is made again from its record, and a queue's last entry determines its
             # next offset. No record may therefore be removed before its entry is on the disk.
-            limit=min(self._indexable_position, self._checkpointed_position),
+            limit=self._checkpointed_position,
             before_timestamp_ms=before_timestamp_ms,
             files_max=files_max,
             reason=reason,

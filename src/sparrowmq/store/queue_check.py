@@ -29,13 +29,15 @@ class QueueCheck:
     """The sound entries in the files of one queue.
 
     `first_offset` is the offset of the first entry that is not a filler. `sound_end` is the offset
-    after the last sound entry, which is not a filler either.
+    after the last sound entry, which is not a filler either. `is_lost`: whether the disk has lost a
+    part of the files, which are to be written anew.
     """
 
     queue: ConsumeQueue
     first_offset: int = 0
     sound_end: int = 0
     bytes_by_file: dict[int, int] = field(default_factory=dict)
+    is_lost: bool = False
 
     def last_record(self, offset: int) -> tuple[int, int, int]:
         """Return offset, log position and size of the last sound entry up to an offset."""

@@ -47,7 +47,7 @@ from sparrowmq.store.consume_queue import (
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.queue_check import QueueCheck, check_queue
 from sparrowmq.store.record_check import BLANK_SIZE, CheckedRecord, RecordChecker
-from sparrowmq.store.storage import Storage
+from sparrowmq.store.storage import Storage, is_lost
 
 QueueKey = tuple[str, int]
 # CommitLog.recoverNormally begins at the third-last file.
@@ -249,13 +249,19 @@ class Recovery:
 
     def _check_queues(self, bound: int) -> None:
         for key, queue in self._queues.items():
-            self._checks[key] = check_queue(
-                queue,
-                log_begin=self._files.begin,
-                log_end=self._files.end,
-                log_file_size=self._files.file_size,
-                sum_before=bound,
-            )
+            try:
+                self._checks[key] = check_queue(
+                    queue,
+                    log_begin=self._files.begin,
+                    log_end=self._files.end,
+                    log_file_size=self._files.file_size,
+                    sum_before=bound,
+                )
+            except OSError as error:
+                if not is_lost(error):
+                    raise
+                # Its files go once the log is read.
+                self._checks[key] = QueueCheck(queue, is_lost=True)
 
     def _choose_start(self, bound: int) -> int:
         """Return the walk's start: a record at or before `bound`, with whole queues before it."""
@@ -382,11 +388,14 @@ class Recovery:
         return is_torn
 
     def _find_followers(self, end: int) -> Iterator[CheckedRecord]:
-        """Yield the valid records after the log's end that are not older than its last record.
+        """Yield the valid records after the log's end that were a part of the log.
 
-        Older ones remain from an Apache broker that cut the log in memory only.
+        Without a mark of ours they are not older than its last record: older ones remain from an
+        Apache broker that cut the log in memory only. With one they may be, as the clock may have
+        been set back.
         """
-        floor_ms = 0 if self._last is None else self._last.store_timestamp_ms
+        is_ours = self._checkpoint.mark is not None
+        floor_ms = 0 if self._last is None or is_ours else self._last.store_timestamp_ms
         for record in self._scan.find_after(end):
             if record.store_timestamp_ms >= floor_ms:
                 yield record
@@ -433,15 +442,17 @@ class Recovery:
             rebuilt = self._rebuilt.get(key) or _Rebuilt(kept_end)
             has_past = kept_end > check.first_offset and rebuilt.begin == kept_end
             min_offset = check.count_before(self._files.begin) if has_past else rebuilt.begin
-            if self._write_queue(queue, rebuilt):
+            if self._write_queue(queue, rebuilt, check):
                 rewritten.append(key)
             queue.min_offset = min(min_offset, queue.max_offset)
         return rewritten
 
-    def _write_queue(self, queue: ConsumeQueue, rebuilt: _Rebuilt) -> bool:
+    def _write_queue(self, queue: ConsumeQueue, rebuilt: _Rebuilt, check: QueueCheck) -> bool:
         files = queue.files
         position = rebuilt.begin * ENTRY_SIZE
-        if files.bases and not files.begin <= position <= files.end:
+        # Without its fillers a queue has the next start walk the whole log again.
+        is_void = check.is_lost or rebuilt.begin > check.sound_end
+        if files.bases and (is_void or not files.begin <= position <= files.end):
             files.discard()
         is_same = files.read(position, len(rebuilt.entries)) == bytes(rebuilt.entries)
         # Entries that only the page cache has are written again, as the log's records are.

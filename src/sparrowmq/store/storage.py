@@ -41,6 +41,11 @@ def has_no_room(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def is_lost(error: OSError) -> bool:
+    """Return whether a read failed because the disk has lost the content."""
+    return error.errno == errno.EIO
+
+
 class DiskSpace(NamedTuple):
     """A disk's space. Space reserved for the super-user counts neither as used nor as free."""
 
