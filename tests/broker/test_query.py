@@ -97,7 +97,7 @@ def test_a_search_among_keys_of_the_same_hash_has_a_bound(
     # 131 short records at 4 KiB each, 256 KiB in a step.
     assert steps == 3
 
-    monkeypatch.setattr("sparrowmq.store.message_store.COMPARED_BYTES_MAX", 130 * 4096)
+    monkeypatch.setattr("sparrowmq.store.key_search.COMPARED_BYTES_MAX", 130 * 4096)
     refused = query(rig, "order-1")
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "ask for a shorter time" in refused.remark

@@ -31,7 +31,6 @@ from typing import NamedTuple
 
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from sparrowmq.protocol import speedups
-from sparrowmq.protocol.properties import find_property
 from sparrowmq.protocol.record import (
     BORN_HOST_AT,
     BORN_HOST_V6,
@@ -41,7 +40,6 @@ from sparrowmq.protocol.record import (
     SIZE_AND_MAGIC,
     STORE_HOST_V6,
     V6_BITS,
-    Record,
     head_layout,
 )
 from sparrowmq.store.checkpoint import IndexMark
@@ -506,15 +504,6 @@ def _list_names(storage: Storage) -> list[str]:
         for name in storage.list_names(INDEX_DIRECTORY)
         if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
     ]
-
-
-def has_key(record: Record, key: str) -> bool:
-    """Return whether a record has an entry for a key, as UNIQ_KEY or as one of KEYS."""
-    properties = record.properties
-    return bool(key) and (
-        key == find_property(properties, PROPERTY_UNIQ_KEY)
-        or key in find_property(properties, PROPERTY_KEYS).split(" ")
-    )
 
 
 class _Found(NamedTuple):

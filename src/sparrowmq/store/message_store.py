@@ -24,7 +24,7 @@ instead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
 from sparrowmq.errors import LocalProtocolError, StoreError, UsageError
@@ -44,6 +44,7 @@ from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, take_readable
 from sparrowmq.store.expiry import Expiry, ExpiryWork
 from sparrowmq.store.flush import FlushWork
+from sparrowmq.store.key_search import compare_key
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.message_batch import (
     MessageBatch,
@@ -52,7 +53,7 @@ from sparrowmq.store.message_batch import (
     encode_plain_batch,
     place_batch,
 )
-from sparrowmq.store.message_index import LAG_BYTES_MAX, MessageIndex, has_key
+from sparrowmq.store.message_index import LAG_BYTES_MAX, MessageIndex
 from sparrowmq.store.queue_reader import read_store_timestamp
 from sparrowmq.store.queue_table import QueueTable
 from sparrowmq.store.record_check import (
@@ -87,12 +88,6 @@ _CHECKPOINT_OVERDUE_INTERVALS = 3
 _INDEX_STEP_BYTES = 1 << 20
 # How much of the log a query, or the close of a store, indexes: more than may wait.
 _INDEX_REST_BYTES_MAX = 2 * LAG_BYTES_MAX
-# How many bytes of records a query compares with its key, as other keys may have the same hash:
-# some 65,000 short records, 2 s of work.
-COMPARED_BYTES_MAX = 256 << 20
-# How many of them it compares before other work may run, and what a short record costs at least.
-_COMPARED_BYTES_PER_STEP = 256 << 10
-_COMPARED_BYTES_MIN = 4 << 10
 _PUT_OK = PutStatus.PUT_OK
 _OK = PutResult(_PUT_OK)
 # The damaged records that are told of, each once.
@@ -723,8 +718,9 @@ class MessageStore:
         """Return the latest messages of a topic with a key, in the log's order.
 
         The search yields at points where other work may run. It ends after `COMPARED_BYTES_MAX` of
-        records. Differs from RocketMQ: there the latest messages of the key's hash are the answer,
-        and the caller compares, so that messages with other keys of this hash hide older ones.
+        records (`key_search.py`). Differs from RocketMQ: there the latest messages of the key's
+        hash are the answer, and the caller compares, so that messages with other keys of this hash
+        hide older ones.
 
         Args:
             key: the id that the producer set (UNIQ_KEY), or one of KEYS.
@@ -745,48 +741,11 @@ class MessageStore:
         positions = self._index.find(
             topic, key, begin_ms=begin_timestamp_ms, end_ms=end_timestamp_ms
         )
-        found, is_cut = yield from self._compare(
-            positions, topic, key, count_max=count_max, bytes_max=bytes_max
+        found, is_cut = yield from compare_key(
+            positions, self.read_record, topic, key, count_max=count_max, bytes_max=bytes_max
         )
         records = b"".join(found[position] for position in sorted(found))
         return QueryResult(records, last.end_timestamp_ms, last.end_position, is_cut=is_cut)
-
-    def _compare(
-        self,
-        positions: Iterator[int | None],
-        topic: str,
-        key: str,
-        *,
-        count_max: int,
-        bytes_max: int,
-    ) -> Generator[None, None, tuple[dict[int, bytes], bool]]:
-        """Return the records with a key by position, and whether the search ended by its bound."""
-        found: dict[int, bytes] = {}
-        seen: set[int] = set()
-        size = cost = step_cost = 0
-        for position in positions if count_max > 0 else ():
-            if position is None or step_cost >= _COMPARED_BYTES_PER_STEP:
-                step_cost = 0
-                yield
-            if position is None or position in seen:
-                continue
-            if cost >= COMPARED_BYTES_MAX:
-                return found, True
-            seen.add(position)
-            data = self.read_record(position)
-            step_cost += (record_cost := max(len(data or b""), _COMPARED_BYTES_MIN))
-            cost += record_cost
-            if data is None:
-                continue
-            record = decode_record(data, check_crc=False)
-            if record.topic == topic and has_key(record, key):
-                size += len(data)
-                if found and size > bytes_max:
-                    break
-                found[position] = data
-                if len(found) == count_max:
-                    break
-        return found, False
 
     def read_record(self, position: int, size: int | None = None) -> bytes | None:
         """Return the record at a position as stored, None if no readable record begins there.

@@ -18,7 +18,7 @@ from sparrowmq.protocol.headers import (
 from sparrowmq.protocol.signatures import UNIQUE_KEY_QUERY
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer, answer_in_steps
-from sparrowmq.store.message_store import COMPARED_BYTES_MAX
+from sparrowmq.store.key_search import COMPARED_BYTES_MAX
 
 # MessageStoreConfig: defaultQueryMaxNum, maxMsgsNumBatch.
 _UNIQUE_COUNT_MAX = 32
