@@ -31,10 +31,15 @@ class Transaction:
 
 @dataclass
 class Producer:
-    """A producer group that outlives its brokers."""
+    """A producer group that outlives its brokers.
+
+    Args:
+        in_doubt: the transactions of which an end was refused or not answered.
+    """
 
     rng: Random
     transactions: dict[str, Transaction] = field(default_factory=dict)
+    in_doubt: set[str] = field(default_factory=set)
     asked_late: list[str] = field(default_factory=list)
     is_patient: bool = True
 
@@ -116,8 +121,13 @@ class Life(Machine):
 
     def end(self, key: str, half: dict[str, str], outcome: int) -> None:
         fields = {**half, "commitOrRollback": str(outcome)}
+        in_doubt = self.producer.in_doubt
+        is_known = key in in_doubt
+        in_doubt.add(key)
         code = self.call(RequestCode.END_TRANSACTION, fields)
         assert code == ResponseCode.SUCCESS
+        if not is_known:
+            in_doubt.discard(key)
         if key in self.producer.transactions:
             self.producer.transactions[key].is_confirmed = True
 

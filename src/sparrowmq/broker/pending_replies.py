@@ -170,19 +170,26 @@ class PendingReplies:
         return released
 
     def fail_flush(self) -> list[Output]:
-        """Answer FLUSH_DISK_TIMEOUT to all that waits for a flush, except to pops."""
+        """Answer FLUSH_DISK_TIMEOUT to all that waits for a flush."""
         released: list[Output] = []
         waiting, self._for_flush = self._for_flush, deque()
         for entry in waiting:
-            self._release(_unflushed(entry.reply), released)
+            self._release(_failed(entry.reply, ResponseCode.FLUSH_DISK_TIMEOUT), released)
         return released
 
     def expire_flush(self, now_ms: int) -> list[Output]:
-        """Answer what has waited too long, as `fail_flush`; messages stay stored."""
+        """Answer what has waited too long, as `fail_flush`, but pops; messages stay stored.
+
+        A pop's messages, which alone have a body, go out all the same, as from RocketMQ: otherwise
+        they would be invisible to all for their time, at the cost of an attempt.
+        """
         released: list[Output] = []
         waiting = self._for_flush
         while waiting and (waited_ms := now_ms - waiting[0].since_ms) > FLUSH_TIMEOUT_MS:
-            self._release(_unflushed(waiting.popleft().reply), released)
+            reply = waiting.popleft().reply
+            is_pop = bool(reply.command.body)
+            late = reply if is_pop else _failed(reply, ResponseCode.FLUSH_DISK_TIMEOUT)
+            self._release(late, released)
             self.latency.note(1, waited_ms, now_ms=now_ms)
         return released
 
@@ -266,16 +273,6 @@ def _enqueue(waiting: deque[_Awaiting], entry: _Awaiting) -> None:
         insort(waiting, entry, key=lambda each: each.position)
     else:
         waiting.append(entry)
-
-
-def _unflushed(reply: Reply | Written) -> Reply | Written:
-    """Return the answer to a request whose record is stored, and not flushed.
-
-    The messages of a pop, which alone has a body, go out all the same, as from RocketMQ: otherwise
-    they would be invisible to all for their time, at the cost of an attempt.
-    """
-    command = reply.command
-    return reply if command.body else _failed(reply, ResponseCode.FLUSH_DISK_TIMEOUT)
 
 
 def _failed(reply: Reply | Written, code: ResponseCode, remark: str | None = None) -> Reply:

@@ -175,8 +175,6 @@ class Promises:
         self._modes: dict[str, int] = {}
         # The plan of the locked group; whether another one was asked for without an answer.
         self._plan: GroupPlan | None = None
-        # Half messages of which a cut took an end's answer: they may be ended, and stored, again.
-        self._ended_in_doubt: set[bytes] = set()
         self._is_plan_open = False
         self._steps: tuple[Callable[[Powered], object], ...] = (
             self._send,
@@ -460,15 +458,14 @@ class Promises:
     def _check_messages(self, life: Powered) -> None:
         transactions = self.producer.transactions.items()
         ended = {key: t.end for key, t in transactions if t.is_confirmed}
-        self._ended_in_doubt |= {
-            key.encode() for key, t in transactions if t.end is not None and not t.is_confirmed
-        }
+        # They may have been ended, and stored, and be so again.
+        ended_in_doubt = {key.encode() for key in self.producer.in_doubt}
         for topic in sorted({*self._made, DEAD_LETTERS}):
             seen: set[bytes] = set()
             for record in life.records(topic):
                 body = record.body.rstrip(b"\0")
                 # A dead letter comes twice if the power goes before the pop log has the first.
-                may_be_double = topic == DEAD_LETTERS or body in self._ended_in_doubt
+                may_be_double = topic == DEAD_LETTERS or body in ended_in_doubt
                 assert may_be_double or body not in seen, f"{body!r} is there twice, in {topic}"
                 seen.add(body)
                 early_ms = self._due_ms.get((topic, record.body), 0) - record.store_timestamp_ms
