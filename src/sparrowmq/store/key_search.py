@@ -1,7 +1,6 @@
 """Compares the records that the index finds for a key with the key itself.
 
-The index knows hashes, and other keys may have the same. Tests: test_message_index.py,
-broker/test_query.py.
+The index knows hashes, and other keys may have the same. Tests: test_message_index.py.
 """
 
 from __future__ import annotations
