@@ -563,15 +563,15 @@ def member_ids(broker: BrokerView) -> frozenset[str]:
     return frozenset(broker.cid_all or ()) | {c.client_id for c in broker.connections}
 
 
-def changed_members(snapshot: GroupSnapshot) -> tuple[frozenset[str], frozenset[str]]:
+def changed_members(first: Sample, last: Sample) -> tuple[frozenset[str], frozenset[str]]:
     """Return the client ids that brokers list in the last sample alone, and in the first alone.
 
     What a broker lists that did not answer one of them is not known.
     """
-    then = {b.broker_name: member_ids(b) for b in snapshot.first.brokers if b.cid_all is not None}
+    then = {b.broker_name: member_ids(b) for b in first.brokers if b.cid_all is not None}
     pairs = [
         (then[broker.broker_name], member_ids(broker))
-        for broker in snapshot.last.brokers
+        for broker in last.brokers
         if broker.broker_name in then and broker.cid_all is not None
     ]
     came = frozenset(cid for before, after in pairs for cid in after - before)

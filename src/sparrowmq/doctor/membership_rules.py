@@ -177,7 +177,7 @@ def find_own_strategy_in_mixed_group(view: GroupView) -> Iterator[Finding]:
 
 def find_changing_members(view: GroupView) -> Iterator[Finding]:
     """R19: members joined or left between the samples, or hand queues over now."""
-    came, went = changed_members(view.snapshot)
+    came, went = changed_members(view.snapshot.first, view.snapshot.last)
     moving = [
         q for q in view.ownership.falls_to if view.is_handed_over(q) and view.is_user_queue(q)
     ]
