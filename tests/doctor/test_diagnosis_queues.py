@@ -601,6 +601,19 @@ def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
     assert "Q06" not in group.findings()
 
 
+@pytest.mark.parametrize(("wait_ms", "fires"), [(LATE_MS - 1, False), (LATE_MS, True)])
+def test_q06_finds_a_group_that_filters_once_a_message_is_late(
+    seen_group: Group, wait_ms: int, fires: bool
+) -> None:
+    # None of its members reports what it has in hand.
+    group = seen_group()
+    group.listing("broker-a", [FIRST, SECOND], expressions={"T": "A"})
+    group.flow(0, 1, 2, 3, then=(160, 40), now=(160, 40))
+    group.waits_ms = dict.fromkeys(queues(0, 1, 2, 3), wait_ms)
+
+    assert fires == ("Q06" in group.findings())
+
+
 def test_q06_shows_the_fullest_queues_message_and_the_last_pull(seen_group: Group) -> None:
     group = seen_group([FIRST])
     group.flow(0, then=(100, 40), now=(100, 40))

@@ -303,9 +303,10 @@ class GroupView:
         """Return whether the queue's owner filters, and has no message of the queue in hand.
 
         A broker holds a pull until a message matches. Meanwhile other messages arrive and the
-        offset stands still, although nothing is to be consumed.
+        offset stands still, although nothing is to be consumed. A hold ends long before a message
+        is late, and the offset then passes what does not match.
         """
-        if queue.topic not in self.filtered:
+        if queue.topic not in self.filtered or self.is_late([queue]):
             return False
         owners = {c.client_id for c in self.ownership.falls_to.get(queue, ())}
         if any(r.is_silent for r in self.snapshot.reports if r.client_id in owners):
