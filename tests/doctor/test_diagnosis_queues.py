@@ -288,6 +288,18 @@ def test_broadcasting_members_share_no_queue_by_a_strategy_and_have_no_known_lag
     assert (found["lag"], found["growth_per_second"]) == (None, None)
 
 
+def test_broadcasting_members_that_come_or_are_silent_leave_no_queue_alone(
+    seen_group: Group,
+) -> None:
+    group = seen_group(model=BROADCASTING, brokers=["broker-a", "broker-b"])
+    group.listing("broker-a", [FIRST, SECOND], before=[FIRST])
+    group.listing("broker-b", [FIRST])
+    group.flow(0, 1, then=(5_000, 0), now=(5_000, 0))
+    group.report(SECOND, is_silent=True, failure="no answer")
+
+    assert group.findings().keys() == {"R21"}
+
+
 def test_broadcasting_members_wait_for_no_lock(seen_group: Group) -> None:
     group = seen_group(model=BROADCASTING, language="PYTHON")
     group.flow(0, then=(5_000, 0), now=(5_000, 0))

@@ -57,6 +57,9 @@ def find_broker_without_members(view: GroupView) -> Iterator[Finding]:
 
 def find_member_missing_at_broker(view: GroupView) -> Iterator[Finding]:
     """R09: some brokers list a member, and others do not."""
+    if view.snapshot.is_broadcasting:
+        # Members compute no share from the lists.
+        return
     everybody = _everybody(view)
     for broker in serving_brokers(view):
         here = member_ids(broker)
@@ -177,6 +180,8 @@ def find_own_strategy_in_mixed_group(view: GroupView) -> Iterator[Finding]:
 
 def find_changing_members(view: GroupView) -> Iterator[Finding]:
     """R19: members joined or left between the samples, or hand queues over now."""
+    if view.snapshot.is_broadcasting:
+        return
     came, went = changed_members(view.snapshot.first, view.snapshot.last)
     moving = [
         q for q in view.ownership.falls_to if view.is_handed_over(q) and view.is_user_queue(q)
@@ -207,6 +212,9 @@ def find_changing_members(view: GroupView) -> Iterator[Finding]:
 
 def find_ghosts(view: GroupView) -> Iterator[Finding]:
     """R28: brokers list a member that consumes nothing: frozen, half-open or abandoned."""
+    if view.snapshot.is_broadcasting:
+        # No broker knows what members have consumed.
+        return
     before = {c for broker in view.snapshot.first.brokers for c in member_ids(broker)}
     for client_id, queues in all_loads(view).items():
         mine = [queue for queue in queues if view.is_user_queue(queue)]
