@@ -132,6 +132,13 @@ class QueueView:
             return None
         return self.progress.lag
 
+    @property
+    def consumed_per_s(self) -> float | None:
+        """The messages consumed a second; None if unknown, as for BROADCASTING members."""
+        if self.rate is None or self.state is OwnerState.BROADCAST:
+            return None
+        return self.rate.consumed_per_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:

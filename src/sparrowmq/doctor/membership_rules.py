@@ -45,6 +45,11 @@ def find_broker_without_members(view: GroupView) -> Iterator[Finding]:
                 Phrase("other brokers list {ids}", ids=", ".join(sorted(everybody))),
             ),
             consequence=Phrase(
+                "this broker refuses the members' pulls from {queues} until their next heartbeat",
+                queues=describe_queues(queues),
+            )
+            if view.snapshot.is_broadcasting
+            else Phrase(
                 "a member that asks this broker for the member list gets none and keeps its "
                 "queues: queues that other members gave up stay unread ({queues}: {backlog})",
                 queues=describe_queues(queues),
