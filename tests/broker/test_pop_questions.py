@@ -300,3 +300,17 @@ def test_polling_info_counts_waiting_pops(rig: Any) -> None:
         rig.handle(rig.connect(), RemotingCommand(code=RequestCode.POP_MESSAGE, ext_fields=fields))
     reply = call(rig, RequestCode.POLLING_INFO, queueId=-1)
     assert reply.ext_fields == {"pollingNum": "2"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"consumerGroup": "bad name"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"topic": "X"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"queueId": 99}, ResponseCode.INVALID_PARAMETER),
+    ],
+)
+def test_polling_info_is_refused_without_such_a_group_topic_or_queue(
+    rig: Any, changed: dict[str, Any], code: ResponseCode
+) -> None:
+    assert call(rig, RequestCode.POLLING_INFO, **changed).code == code

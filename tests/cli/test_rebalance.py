@@ -15,6 +15,7 @@ import termios
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +356,28 @@ def test_watch_prints_one_object_a_line_and_counts(stage: Stage) -> None:
 
     assert [len(ids(json.loads(line)["queues"])) for line in lines] == [QUEUE_COUNT] * 2
     assert in_words.count("GID_watched  strategy AVG") == 2
+
+
+def test_watch_dates_the_owners_that_it_saw_change(stage: Stage) -> None:
+    def who(line: dict[str, Any]) -> object:
+        """Return the owners of the last queue, which goes to the second member."""
+        return line["queues"][-1]["owners"]
+
+    stage.join("GID_dated", ["1"])
+    command = [*COMMAND, "watch", "GID_dated", *stage.at, "--interval", "0.1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            first = json.loads(process.stdout.readline())
+            second = MemberProcess(stage.cluster, "GID_dated", topic=TOPIC, instance="2")
+            seen = map(json.loads, islice(process.stdout, 100))
+            changed = next(line for line in seen if who(line) != who(first))
+            second.close()
+        finally:
+            process.send_signal(signal.SIGINT)
+
+    assert {each["since_timestamp_ms"] for each in first["queues"]} == {None}
+    assert changed["queues"][-1]["since_timestamp_ms"] == changed["timestamp_ms"]
 
 
 @pytest.mark.parametrize(

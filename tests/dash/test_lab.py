@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from live_page import Reader
+from live_page import PASSWORD, READER_PASSWORD, Reader
 from sparrowmq.dash import lab
 from sparrowmq.dash.lab import picture_length_ms
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
@@ -76,6 +76,36 @@ async def test_a_drill_that_was_ended_says_so(
     await reader.http.post("/lab", data={"token": reader.token(), "drill": "stop"})
 
     assert "the drill was ended before its result" in await reader.read("/lab")
+
+
+async def test_who_may_only_read_neither_starts_nor_ends_a_drill(
+    writer: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never_start(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    async def log_in(password: str) -> None:
+        writer.http.cookies.clear()
+        await writer.http.post("/login", data={"password": password})
+
+    async def ask(drill: str) -> int:
+        form = {"token": writer.token(), "drill": drill}
+        return (await writer.http.post("/lab", data=form)).status_code
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", never_start)
+    await log_in(READER_PASSWORD)
+    page = await writer.read("/lab")
+    started = await ask("join")
+    was_running = writer.lab.is_running
+    await log_in(PASSWORD)
+    await ask("join")
+    await log_in(READER_PASSWORD)
+    ended = await ask("stop")
+
+    assert page.count("<button disabled>") == len(DrillKind)
+    assert (started, was_running) == (400, False)
+    assert (ended, writer.lab.is_running) == (400, True)
+    assert 'value="stop"' not in await writer.read("/lab")
 
 
 async def test_a_drill_that_says_too_much_is_read_no_further(

@@ -177,6 +177,14 @@ def test_r05_finds_topics_that_only_some_members_subscribe(seen_group: Group) ->
     assert "R10" not in findings
 
 
+def test_r05_leaves_out_the_queues_of_a_topic_that_nobody_subscribes(seen_group: Group) -> None:
+    group = seen_group(["10.0.0.1@1"], topics=["T", "U", "V"])
+    group.listing("broker-a", ["10.0.0.1@1"], expressions={"T": "*", "U": "*"})
+    group.report("10.0.0.1@1", expressions={"T": "*"}, held=queues(0, 1, 2, 3))
+
+    assert group.findings()["R05"].unowned == queues(0, 1, 2, 3, topic="U")
+
+
 def test_r05_finds_a_broker_whose_subscription_changes_between_the_looks(
     seen_group: Group,
 ) -> None:

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from sparrowmq.cli.rebalance_json import json_of_findings
+from sparrowmq.cli.rebalance_json import json_of_findings, json_of_group
+from sparrowmq.cli.rebalance_view import render_group
 from sparrowmq.doctor import Severity, compute_ownership, diagnose
 from sparrowmq.doctor.explain import explain, find_queue
 from sparrowmq.doctor.finding import describe_runs
@@ -276,7 +278,7 @@ def test_broadcasting_members_share_no_queue_by_a_strategy_and_have_no_known_lag
     seen_group: Group,
 ) -> None:
     group = seen_group(model=BROADCASTING, strategy="CONFIG")
-    group.flow(0, then=(5_000, 0), now=(5_000, 0))
+    group.flow(0, then=(4_400, 0), now=(5_000, 0))
     group.flow(1, 2, 3, then=(100, 0), now=(100, 0))
     group.report(FIRST, strategy="CONFIG")
     group.report(SECOND, strategy="AVG")
@@ -286,6 +288,26 @@ def test_broadcasting_members_share_no_queue_by_a_strategy_and_have_no_known_lag
     assert view.known_lag is None
     found = json_of_findings(view, [])
     assert (found["lag"], found["growth_per_second"]) == (None, None)
+    queue = json_of_group(view)["queues"][0]
+    assert (queue["produced_per_second"], queue["consumed_per_second"]) == (100, None)
+    (console := Console(width=200)).begin_capture()
+    console.print(render_group(view, console))
+    (row,) = [line.split() for line in console.end_capture().splitlines() if "broker-a:0 " in line]
+    assert row[1:4] == ["?", "100", "?"]
+
+
+def test_broadcasting_members_that_come_or_are_silent_leave_no_queue_alone(
+    seen_group: Group,
+) -> None:
+    group = seen_group(model=BROADCASTING, brokers=["broker-a", "broker-b"])
+    group.listing("broker-a", [FIRST, SECOND], before=[FIRST])
+    group.listing("broker-b", [FIRST])
+    group.flow(0, 1, then=(5_000, 0), now=(5_000, 0))
+    group.report(SECOND, is_silent=True, failure="no answer")
+
+    assert group.findings().keys() == {"R21"}
+    group.listing("broker-b", [])
+    assert "refuses the members' pulls" in group.findings()["R08"].consequence
 
 
 def test_broadcasting_members_wait_for_no_lock(seen_group: Group) -> None:
@@ -599,6 +621,19 @@ def test_q06_finds_a_group_that_stands_still_and_what_members_have_in_hand(
     assert f"{SECOND} does not report its messages in hand" in found.evidence
     group.flow(0, then=(100, 40), now=(160, 41))
     assert "Q06" not in group.findings()
+
+
+@pytest.mark.parametrize(("wait_ms", "fires"), [(LATE_MS - 1, False), (LATE_MS, True)])
+def test_q06_finds_a_group_that_filters_once_a_message_is_late(
+    seen_group: Group, wait_ms: int, fires: bool
+) -> None:
+    # None of its members reports what it has in hand.
+    group = seen_group()
+    group.listing("broker-a", [FIRST, SECOND], expressions={"T": "A"})
+    group.flow(0, 1, 2, 3, then=(160, 40), now=(160, 40))
+    group.waits_ms = dict.fromkeys(queues(0, 1, 2, 3), wait_ms)
+
+    assert fires == ("Q06" in group.findings())
 
 
 def test_q06_shows_the_fullest_queues_message_and_the_last_pull(seen_group: Group) -> None:

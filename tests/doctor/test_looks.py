@@ -95,6 +95,24 @@ def test_events_name_queues_subscriptions_and_strategies_that_changed() -> None:
     ]
 
 
+def test_a_member_that_only_a_silent_broker_lists_neither_left_nor_joins() -> None:
+    silent = BrokerView(broker_name="broker-a", cid_all=None, failure="no answer")
+
+    def looks(*brokers: BrokerView) -> GroupSnapshot:
+        seen = snapshot(versions={"a": 1, "b": 1})
+        return replace(seen, samples=(replace(seen.last, brokers=brokers),))
+
+    (both,) = snapshot(versions={"a": 1, "b": 1}).last.brokers
+    other = replace(both, broker_name="broker-b", cid_all=("b",), connections=both.connections[1:])
+    before, after = examine(looks(both, other)), examine(looks(silent, other))
+    gone = examine(looks(silent, replace(other, cid_all=(), connections=())))
+
+    assert before.members.keys() - after.members.keys() == {"a"}
+    assert list_events(before, after) == list_events(after, before) == []
+    assert list_changes(before, after) == list_changes(after, before) == []
+    assert list_events(before, gone) == [SeenEvent(SeenEventKind.LEFT, "b")]
+
+
 def test_a_plan_moves_queues_once() -> None:
     plan = PlanSnapshot(epoch=7, moved=(Q0,), load_before=1.2, load_after=0.8)
     before, after = (

@@ -63,6 +63,7 @@ def view_at(
     at = {q: offsets if isinstance(offsets, int) else offsets[q] for q in owners}
     broker = BrokerView(
         broker_name="broker-a",
+        cid_all=tuple(each for each, n in ids.items() for _ in range(n)),
         subscriptions=(SubscriptionView("T", subscription),) if ids else (),
         message_model=BROADCASTING if is_broadcasting else "CLUSTERING",
     )

@@ -135,9 +135,20 @@ def watch(
     ] = 0,
 ) -> None:
     """Show the matrix repeatedly; with --json, print one object a line."""
+    from sparrowmq.dash.history import is_watched
+
     look = _looking(cluster, group, strategy)
     pause_ms = max(_ms(interval), 100)
-    looks = keep_looking(lambda: examine(look(pause_ms)), partial(time.sleep, pause_ms / 1000))
+    last: GroupView | None = None
+
+    def look_again() -> GroupView:
+        nonlocal last
+        snapshot = look(pause_ms)
+        known = {} if last is None else last.standings
+        last = examine(snapshot, known, is_watched=is_watched(last, snapshot.last.timestamp_ms))
+        return last
+
+    looks = keep_looking(look_again, partial(time.sleep, pause_ms / 1000))
     views = islice(looks, count or None)
     console = make_console()
     if cluster.as_json:

@@ -51,7 +51,7 @@ def json_of_group(view: GroupView) -> Json:
                 else None,
                 "lag": each.lag,
                 "produced_per_second": _rounded(rate and rate.produced_per_s),
-                "consumed_per_second": _rounded(rate and rate.consumed_per_s),
+                "consumed_per_second": _rounded(each.consumed_per_s),
             }
         )
     return {

@@ -170,6 +170,7 @@ def _row(
     """Make the row of some queues with the same owners; lag and rates are sums."""
     owners, state = queues[0].owners, queues[0].state
     rates = [each.rate for each in queues if each.rate is not None]
+    consumed = [each.consumed_per_s for each in queues if each.consumed_per_s is not None]
     lags = [each.lag for each in queues if each.lag is not None]
     style = next(style for floor, style in _LAG_STYLES if sum(lags) >= floor)
     if state == "unowned":
@@ -182,7 +183,7 @@ def _row(
         f"  {queues[0].queue.broker_name}:{describe_runs([e.queue.queue_id for e in queues])}",
         Text(f"{sum(lags):,}" if lags else "?", style),
         format_rate(sum(rate.produced_per_s for rate in rates)) if rates else "",
-        format_rate(sum(rate.consumed_per_s for rate in rates)) if rates else "",
+        format_rate(sum(consumed)) if consumed else "?" if rates else "",
         *cells,
         _owner_text(state, [labels[c] for c in owners if c in labels]),
     ]

@@ -225,7 +225,8 @@ def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -
             "bad" if flow and falls_behind(lag or 0, flow) else "",
         ),
         GroupTile(
-            f"{format_rate(flow.produced_per_s)} / {format_rate(flow.consumed_per_s)}"
+            f"{format_rate(flow.produced_per_s)} / "
+            f"{'–' if snapshot.is_broadcasting else format_rate(flow.consumed_per_s)}"
             if flow
             else "–",
             words("in and out a second"),
@@ -445,7 +446,7 @@ def _queue_table(matrix: Matrix) -> PageTable:
                 Cell(row.view.standing.since_ms),
                 Cell(row.view.standing.is_exact),
                 Cell(row.view.rate and row.view.rate.produced_per_s),
-                Cell(row.view.rate and row.view.rate.consumed_per_s),
+                Cell(row.view.consumed_per_s),
                 Cell(row.drain_s),
                 Cell(" ".join(badge.rule for badge in row.badges)),
             ]

@@ -166,8 +166,12 @@ async def show_lab(lab: Lab, visit: Visit) -> View:
 async def start_drill(lab: Lab, visit: Visit) -> Response:
     """Start a drill, or end the running one.
 
-    Raises: UsageError for an unknown drill, or while another runs.
+    Raises: UsageError for an unknown drill, while another runs, or to those who may only read.
     """
+    if visit.session.is_reader:
+        raise UsageError(
+            "you may only read; to run drills, log in with the administrator's password"
+        )
     asked = visit.form.get("drill", "")
     if asked == "stop":
         await lab.stop()

@@ -64,11 +64,15 @@ def make_password() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A login; every form of the session carries `form_token`."""
+    """A login; every form of the session carries `form_token`.
+
+    `is_reader` is True after the password for those who may only read.
+    """
 
     form_token: str
     until_ms: int
     may_write: bool
+    is_reader: bool
     # Secrets of forms that were previewed, by what stands for them on the page.
     held: dict[str, str] = field(default_factory=dict, repr=False)
 
@@ -128,7 +132,10 @@ class Access:
             del self._sessions[next(iter(self._sessions))]
         token = secrets.token_urlsafe(32)
         self._sessions[token] = Session(
-            secrets.token_urlsafe(32), monotonic_ms() + SESSION_MS, may_write
+            secrets.token_urlsafe(32),
+            monotonic_ms() + SESSION_MS,
+            may_write=may_write,
+            is_reader=not is_first,
         )
         return token
 

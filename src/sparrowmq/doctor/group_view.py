@@ -132,6 +132,13 @@ class QueueView:
             return None
         return self.progress.lag
 
+    @property
+    def consumed_per_s(self) -> float | None:
+        """The messages consumed a second; None if unknown, as for BROADCASTING members."""
+        if self.rate is None or self.state is OwnerState.BROADCAST:
+            return None
+        return self.rate.consumed_per_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
@@ -303,9 +310,10 @@ class GroupView:
         """Return whether the queue's owner filters, and has no message of the queue in hand.
 
         A broker holds a pull until a message matches. Meanwhile other messages arrive and the
-        offset stands still, although nothing is to be consumed.
+        offset stands still, although nothing is to be consumed. A hold ends long before a message
+        is late, and the offset then passes what does not match.
         """
-        if queue.topic not in self.filtered:
+        if queue.topic not in self.filtered or self.is_late([queue]):
             return False
         owners = {c.client_id for c in self.ownership.falls_to.get(queue, ())}
         if any(r.is_silent for r in self.snapshot.reports if r.client_id in owners):
@@ -563,15 +571,15 @@ def member_ids(broker: BrokerView) -> frozenset[str]:
     return frozenset(broker.cid_all or ()) | {c.client_id for c in broker.connections}
 
 
-def changed_members(snapshot: GroupSnapshot) -> tuple[frozenset[str], frozenset[str]]:
+def changed_members(first: Sample, last: Sample) -> tuple[frozenset[str], frozenset[str]]:
     """Return the client ids that brokers list in the last sample alone, and in the first alone.
 
     What a broker lists that did not answer one of them is not known.
     """
-    then = {b.broker_name: member_ids(b) for b in snapshot.first.brokers if b.cid_all is not None}
+    then = {b.broker_name: member_ids(b) for b in first.brokers if b.cid_all is not None}
     pairs = [
         (then[broker.broker_name], member_ids(broker))
-        for broker in snapshot.last.brokers
+        for broker in last.brokers
         if broker.broker_name in then and broker.cid_all is not None
     ]
     came = frozenset(cid for before, after in pairs for cid in after - before)

@@ -45,6 +45,11 @@ def find_broker_without_members(view: GroupView) -> Iterator[Finding]:
                 Phrase("other brokers list {ids}", ids=", ".join(sorted(everybody))),
             ),
             consequence=Phrase(
+                "this broker refuses the members' pulls from {queues} until their next heartbeat",
+                queues=describe_queues(queues),
+            )
+            if view.snapshot.is_broadcasting
+            else Phrase(
                 "a member that asks this broker for the member list gets none and keeps its "
                 "queues: queues that other members gave up stay unread ({queues}: {backlog})",
                 queues=describe_queues(queues),
@@ -57,6 +62,9 @@ def find_broker_without_members(view: GroupView) -> Iterator[Finding]:
 
 def find_member_missing_at_broker(view: GroupView) -> Iterator[Finding]:
     """R09: some brokers list a member, and others do not."""
+    if view.snapshot.is_broadcasting:
+        # Members compute no share from the lists.
+        return
     everybody = _everybody(view)
     for broker in serving_brokers(view):
         here = member_ids(broker)
@@ -177,7 +185,9 @@ def find_own_strategy_in_mixed_group(view: GroupView) -> Iterator[Finding]:
 
 def find_changing_members(view: GroupView) -> Iterator[Finding]:
     """R19: members joined or left between the samples, or hand queues over now."""
-    came, went = changed_members(view.snapshot)
+    if view.snapshot.is_broadcasting:
+        return
+    came, went = changed_members(view.snapshot.first, view.snapshot.last)
     moving = [
         q for q in view.ownership.falls_to if view.is_handed_over(q) and view.is_user_queue(q)
     ]
@@ -207,6 +217,9 @@ def find_changing_members(view: GroupView) -> Iterator[Finding]:
 
 def find_ghosts(view: GroupView) -> Iterator[Finding]:
     """R28: brokers list a member that consumes nothing: frozen, half-open or abandoned."""
+    if view.snapshot.is_broadcasting:
+        # No broker knows what members have consumed.
+        return
     before = {c for broker in view.snapshot.first.brokers for c in member_ids(broker)}
     for client_id, queues in all_loads(view).items():
         mine = [queue for queue in queues if view.is_user_queue(queue)]

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from sparrowmq.doctor.finding import describe_runs
-from sparrowmq.doctor.group_view import GroupView
+from sparrowmq.doctor.group_view import GroupView, changed_members
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import queue_order
 from sparrowmq.words import Phrase, format_duration
@@ -382,17 +382,19 @@ def list_seen(before: GroupView, after: GroupView) -> list[At]:
 def list_changes(before: GroupView, after: GroupView) -> list[OwnerChange]:
     """Return the queues whose owners changed; a new queue had no owner before.
 
-    In a group that does not divide its queues, no queue changes hands.
+    In a group that does not divide its queues, no queue changes hands. Nor does one of a topic
+    whose brokers all missed a look: then nobody lists its owners.
     """
     found: list[OwnerChange] = []
     if not after.snapshot.divides_queues:
         return found
+    unlisted = _find_unlisted(before) | _find_unlisted(after)
     gap_ms = after.timestamp_ms - before.timestamp_ms
     handed_over = before.marked & after.members.keys()
     for queue in after.user_queues:
         then, owners = before.queues.get(queue), after.queues[queue].owner_ids
         was = () if then is None else then.owner_ids
-        if was != owners:
+        if was != owners and queue.topic not in unlisted:
             is_lost = bool(set(was) - set(owners) - handed_over)
             at_risk = then.in_hand if then and is_lost else 0
             offset = after.offset_of(queue)
@@ -416,7 +418,7 @@ def list_events(before: GroupView, after: GroupView) -> list[SeenEvent]:
     """Return the events between two views."""
     found = []
     then, now = before.members, after.members
-    for client_id in sorted(then.keys() | now.keys()):
+    for client_id in sorted((then.keys() | now.keys()) - _find_hidden(before, after)):
         was, count = then[client_id], now[client_id]
         if not was:
             found.append(SeenEvent(SeenEventKind.JOINED, client_id))
@@ -446,6 +448,21 @@ def list_events(before: GroupView, after: GroupView) -> list[SeenEvent]:
     if old_plan and plan and plan.epoch != old_plan.epoch and plan.moved:
         found.append(SeenEvent(SeenEventKind.LOAD, "", plan.fall))
     return found
+
+
+def _find_hidden(before: GroupView, after: GroupView) -> frozenset[str]:
+    """Return the members of one view alone that only a broker without an answer would list."""
+    came, went = changed_members(before.snapshot.last, after.snapshot.last)
+    return frozenset(before.members.keys() ^ after.members.keys()) - came - went
+
+
+def _find_unlisted(view: GroupView) -> set[str]:
+    silent = {broker.broker_name for broker in view.snapshot.last.brokers if broker.cid_all is None}
+    return {
+        topic.topic
+        for topic in view.snapshot.user_topics
+        if topic.queues and silent.issuperset(at.broker_name for at in topic.queues)
+    }
 
 
 def list_rebalances(

@@ -47,7 +47,7 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     """R10: no member has taken some existing queues, although all members report their queues."""
     if view.snapshot.is_broadcasting or not _all_report(view):
         return
-    _, went = changed_members(view.snapshot)
+    _, went = changed_members(view.snapshot.first, view.snapshot.last)
     if went:
         # Others take their queues next.
         return

@@ -17,7 +17,6 @@ from sparrowmq.broker.processors.pull import (
     check_way,
     find_consuming_group,
     find_queues,
-    find_readable_topic,
     hold,
     without_finished,
 )
@@ -122,7 +121,8 @@ def _noticed(*, has_message: bool, is_full: bool = False) -> dict[str, str]:
 def polling_info(state: BrokerState, request: Request) -> Sequence[Output]:
     """Answer with the number of pops that wait at a place."""
     header = decode_header(PollingInfoRequestHeader, request.command.ext_fields)
-    find_readable_topic(state, header.topic)
+    find_queues(state, request.connection, header.topic, header.queue_id)
+    find_consuming_group(state, request, header.consumer_group)
     place = pop_place(header.consumer_group, header.topic, header.queue_id)
     return answer(request, ext_fields={"pollingNum": str(state.holds.count_at(place))})
 
