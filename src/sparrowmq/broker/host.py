@@ -208,6 +208,8 @@ class BrokerHost:
         if error is not None and self._broker.state.store.failure is error:
             text = f"flush failed, the store takes no more messages: {error}"
             self._world.perform([Fact(text, error=True)])
+        if error is None and work.checkpoint is not None:
+            self._note("checkpoints", "written", work.checkpoint_error)
         self._world.end_turn()
 
     def _journal_round(self, work: JournalWork | None) -> Round | None:
