@@ -210,6 +210,8 @@ class BrokerHost:
             self._world.perform([Fact(text, error=True)])
         if error is None and work.checkpoint is not None:
             self._note("checkpoints", "written", work.checkpoint_error)
+            if work.index is not None:
+                self._note("entries of the index", "written", work.index.error)
         self._world.end_turn()
 
     def _journal_round(self, work: JournalWork | None) -> Round | None:
