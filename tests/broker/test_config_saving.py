@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from contextlib import suppress
@@ -59,6 +60,7 @@ from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.faulty_disk import SimulatedStorage
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.journal import Journal, list_segments
+from sparrowmq.store.storage import StorageFile
 
 FILES = (
     *(TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, DELAYS_FILE, LOCKS_FILE),
@@ -73,6 +75,7 @@ class Disk:
         self.rig = rig
         self.storage = FileStorage(rig.root)
         self.journal = Journal(self.storage, CONFIG_DIRECTORY)
+        self.version_journal = Journal(self.storage, CONFIG_DIRECTORY)
         self.appended_bytes = 0
         self.files: list[str] = []
         rig.holds_work = True
@@ -93,7 +96,7 @@ class Disk:
         work = broker.save_work(now_ms=self.rig.now_ms)
         if work is not None:
             self.files += work.files
-            write_files(self.storage, work)
+            write_files(self.storage, work, self.version_journal)
             broker.saved(work, None)
 
     def turn(self) -> JournalWork | None:
@@ -217,7 +220,7 @@ def test_files_that_were_written_before_the_journal_was_dropped_agree_with_it(
     broker.ask_last_save()
     work = broker.save_work(now_ms=disk.rig.now_ms)
     # The crash comes before the segments are removed.
-    write_files(disk.storage, work._replace(ends_journal=False))
+    write_files(disk.storage, work._replace(ends_journal=False), disk.version_journal)
 
     assert (
         journal.read_bytes() == (disk.rig.root / CONFIG_DIRECTORY / "journal.00000001").read_bytes()
@@ -232,7 +235,7 @@ def test_change_while_the_files_are_written_outlives_a_crash(disk: Disk) -> None
     work = disk.rig.broker.save_work(now_ms=disk.rig.now_ms)
     change_topic(disk, "late", 4)
     disk.append()
-    write_files(disk.storage, work)
+    write_files(disk.storage, work, disk.version_journal)
 
     assert (disk.topics()["early"], disk.topics()["late"]) == (3, 4)
 
@@ -414,7 +417,8 @@ def test_a_full_disk_takes_the_offsets_before_it_refuses_the_rest() -> None:
         }
         storage.is_full = offset == 2
         with suppress(OSError):
-            write_files(storage, SaveWork(1, tables, filed=FiledVersions(), segment=1))
+            work = SaveWork(1, tables, filed=FiledVersions(), segment=1)
+            write_files(storage, work, Journal(storage, CONFIG_DIRECTORY))
 
     saved = read_tables(storage).tables.offsets
     assert saved == ConsumerOffsetTable(offset_table={"T@G": {0: 2}})
@@ -439,6 +443,36 @@ def test_a_full_disk_gets_no_segment_of_the_journal_with_each_try() -> None:
     topics = read_tables(machine.storage).tables.topics
     assert topics is not None
     assert "new" in topics.topic_config_table
+    assert list_segments(machine.storage, CONFIG_DIRECTORY) == []
+
+
+@pytest.mark.parametrize("name", [TOPICS_FILE, GROUPS_FILE])
+def test_a_file_that_cannot_be_written_leaves_no_segment_with_each_try(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(SimulatedStorage(Random(0)))
+    machine.pass_time(5_000)
+    state, create = machine.broker.state, machine.storage.create
+
+    def refuse(path: str, *, size: int, pinned: bool = False) -> StorageFile:
+        if path == f"{CONFIG_DIRECTORY}/{name}.tmp":
+            raise PermissionError(errno.EACCES, "another user's", path)
+        return create(path, size=size, pinned=pinned)
+
+    monkeypatch.setattr(machine.storage, "create", refuse)
+    for topic in ("first", "second"):
+        state.put_topic(plain(topic, queue_count=1), timestamp_ms=machine.now_ms)
+        state.find_group(f"GID_{topic}", timestamp_ms=machine.now_ms)
+        machine.end_turn()
+        machine.pass_time(20_000)
+
+    # Of each topic: its change, and the versions of the files that have it.
+    assert len(list_segments(machine.storage, CONFIG_DIRECTORY)) <= 4
+    found = read_tables(machine.storage)
+    names = {each.name for each in found.tables.changes if isinstance(each, TopicTableChange)}
+    assert (names, found.losses) == ({"first", "second"}, [])
+    monkeypatch.undo()
+    machine.pass_time(2_000)
     assert list_segments(machine.storage, CONFIG_DIRECTORY) == []
 
 

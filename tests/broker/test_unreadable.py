@@ -17,7 +17,9 @@ from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import INIT_MIN, PopMessageRequestHeader, decode_popped
 from sparrowmq.serving.connections import Fact
 from sparrowmq.simulation.faulty_disk import SimulatedFile, SimulatedStorage
+from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
+from sparrowmq.store.message_index import INDEX_DIRECTORY
 from sparrowmq.store.storage import Bytes
 
 # By a level, and three times of their own, in different slots.
@@ -141,6 +143,52 @@ def test_entries_of_queues_that_cannot_be_written_are_told_once(
     assert facts == [f"entries of consume queues cannot be written: {UNREADABLE}"]
     assert len(before) < len(sent)
     assert machine.bodies("T") == sent
+
+
+def test_checkpoints_that_find_no_room_are_told_once_and_keep_no_message(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = SimulatedFile.write
+
+    def refuse(file: SimulatedFile, position: int, data: Bytes) -> None:
+        if file.path == CHECKPOINT_PATH:
+            raise OSError(errno.ENOSPC, "no room")
+        write(file, position, data)
+
+    facts = []
+    monkeypatch.setattr(SimulatedFile, "write", refuse)
+    for number in range(8):
+        machine.send(b"%d" % number)
+        machine.pass_time(20_000)
+        facts += [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
+        if number == 4:
+            monkeypatch.undo()
+
+    assert machine.bodies("T") == [b"%d" % number for number in range(8)]
+    assert facts == [
+        "checkpoints cannot be written: [Errno 28] no room",
+        "checkpoints are written again",
+    ]
+
+
+def test_an_index_that_cannot_be_synced_is_told(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = SimulatedFile.sync
+
+    def fail_for_index(file: SimulatedFile) -> None:
+        if file.path.startswith(INDEX_DIRECTORY):
+            raise OSError(*UNREADABLE.args)
+        sync(file)
+
+    monkeypatch.setattr(SimulatedFile, "sync", fail_for_index)
+    facts = []
+    for number in range(3):
+        machine.send(b"%d" % number, "KEYS\x01k")
+        machine.pass_time(20_000)
+        facts += [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
+
+    assert facts == [f"entries of the index cannot be written: {UNREADABLE}"]
 
 
 def test_damaged_records_that_nobody_pulls_are_passed_over_and_told(machine: Machine) -> None:

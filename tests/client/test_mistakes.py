@@ -515,6 +515,11 @@ def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], wo
             lambda a: a.set_broker_writable("b", is_writable=1),
             "is_writable is 1; it must be True or False",
         ),
+        (lambda a: a.delete_group("\udcff"), "delete_group: group has a character that UTF-8"),
+        (lambda a: a.group_snapshot("\udcff"), "group has a character that UTF-8 cannot encode"),
+        (lambda a: a.min_offset(MessageQueue("T", "\udcff", 0)), "queue has a character that"),
+        (lambda a: a.update_broker_config("b", {"a": "\udcff"}), "settings has a character that"),
+        (lambda a: a.put_account("a", topic_perms=["\udcff"]), "topic_perms has a character that"),
     ],
 )
 def test_what_an_administrator_cannot_ask_for_is_refused(

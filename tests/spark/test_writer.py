@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -412,6 +413,39 @@ def test_a_key_that_is_null_is_left_out() -> None:
 
     found = [parse_properties(each.decode()) for each in encoded.properties.to_pylist()]
     assert [each.get("KEYS") for each in found] == ["a b", None, None, None, "c"]
+
+
+def test_key_of_a_list_has_no_blank() -> None:
+    for blank in filter(str.isspace, map(chr, range(sys.maxunicode + 1))):
+        keys = pa.array([[], None, ["a", "b"], ["c", f"d{blank}e"]], pa.list_(pa.string()))
+        rows = rows_of(body=[b"x"] * 5, keys=pa.array([["z"], *keys.to_pylist()], keys.type))
+        with pytest.raises(UsageError, match=r"the key .* of row 14 has a blank"):
+            encode_rows(rows.slice(1), pa.array(["id"] * 4), first_row=11)
+
+
+@pytest.mark.parametrize(
+    ("keys", "stored"),
+    [
+        (["a\u3000b", None, " c\t d", "e f", ""], ["a b", None, "c d", "e f", None]),
+        ([["a", "", None, "b"], None, [""], [], ["ä"]], ["a b", None, None, None, "ä"]),
+    ],
+    ids=["texts", "lists"],
+)
+@pytest.mark.parametrize("delay", [0, 18], ids=["in a batch", "alone"])
+def test_keys_are_the_same_in_a_batch_and_alone(
+    cluster: EmbeddedCluster, keys: list[Any], stored: list[str | None], delay: int
+) -> None:
+    topic = f"keys-{type(keys[0]).__name__}-{delay}"
+    cluster.create_topic(topic, queues=1)
+    bodies = [b"%d" % number for number in range(len(keys))]
+    rows = rows_of(body=bodies, keys=pa.array(keys), delayTimeLevel=[delay] * 5)
+    write(cluster, rows, topic=topic)
+
+    stored_rows = read(cluster, "SCHEDULE_TOPIC_XXXX" if delay else topic)
+    found = [
+        row for row in stored_rows if not delay or dict(row["properties"])["REAL_TOPIC"] == topic
+    ]
+    assert [row["keys"] for row in sorted(found, key=lambda row: row["body"])] == stored
 
 
 def test_large_texts_are_encoded_and_checked_as_usual_ones() -> None:

@@ -14,6 +14,8 @@ from sparrowmq.errors import StoreError
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.faulty_disk import SimulatedFile
 from sparrowmq.store import MessageStore, PutStatus
+from sparrowmq.store.checkpoint import CHECKPOINT_PATH, read_checkpoint
+from sparrowmq.store.storage import Bytes
 
 NewRecord = Callable[..., Record]
 
@@ -122,6 +124,43 @@ def test_gathered_queue_entries_that_find_no_space_put_the_checkpoint_off(
     again = MessageStore(storage.copy(), SMALL)
     assert again.load(timestamp_ms=interval_ms).is_clean is False
     assert bodies(again) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_checkpoint_that_finds_no_room_is_written_with_a_later_flush(
+    code: int,
+    storage: Any,
+    store: MessageStore,
+    new_record: NewRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interval_ms = 2 * SMALL.checkpoint_interval_ms
+    written = read_checkpoint(storage)
+    write = SimulatedFile.write
+
+    def refuse(file: SimulatedFile, position: int, data: Bytes) -> None:
+        if file.path == CHECKPOINT_PATH:
+            raise OSError(code, "injected")
+        write(file, position, data)
+
+    sent = [b"%d" % number * 3_000 for number in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedFile, "write", refuse)
+        for number, body in enumerate(sent[:2]):
+            store.put(new_record(body), timestamp_ms=1 + number * interval_ms)
+            flush(store)
+        killed = storage.copy()
+        # Only what a checkpoint covers may expire.
+        expired = store.expire(before_timestamp_ms=None, files_max=1, reason="")
+    assert (bodies(store), store.is_writable, expired) == (sent[:2], True, None)
+    assert read_checkpoint(storage) == written
+    assert bodies(open_store(killed)) == sent[:2]
+
+    store.put(new_record(sent[2]), timestamp_ms=1 + 2 * interval_ms)
+    flush(store)
+    assert read_checkpoint(storage) != written
+    assert store.expire(before_timestamp_ms=None, files_max=1, reason="") is not None
+    assert bodies(open_store(storage.copy())) == sent
 
 
 def test_store_that_was_killed_asks_for_room_to_start_on_a_full_disk(

@@ -14,7 +14,7 @@ import pytest
 
 from small_stores import all_records, find_records, open_store
 from sparrowmq.protocol.record import Record
-from sparrowmq.simulation.faulty_disk import PowerCut
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedFile
 from sparrowmq.store import MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.checkpoint import (
     Checkpoint,
@@ -25,7 +25,7 @@ from sparrowmq.store.checkpoint import (
     read_checkpoint,
 )
 from sparrowmq.store.file_storage import FileStorage
-from sparrowmq.store.index_file import IndexHeader, index_file_size
+from sparrowmq.store.index_file import HEADER_SIZE, IndexHeader, index_file_size
 from sparrowmq.store.store_check import Soundness, StoreCheck
 from steps import run_steps
 
@@ -486,6 +486,40 @@ def test_an_index_that_cannot_be_synced_waits_for_the_next_start(
     store.close()
     assert storage.has("abort")
     assert query(open_store(storage, CONFIG), "a") == [b"w", b"w", b"later"]
+
+
+def test_an_index_whose_slots_the_disk_has_lost_is_built_again_at_the_next_start(
+    storage: Any, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(storage, CONFIG)
+    put(store, new_record(b"x", properties="KEYS\x01a"), timestamp_ms=1)
+    store.close()
+    read, create, lost = SimulatedFile.read, storage.create, set[str]()
+
+    def fail_for_slots(file: SimulatedFile, position: int, size: int) -> bytes:
+        if file.path in lost and position <= HEADER_SIZE < position + size:
+            raise OSError(errno.EIO, "a lost sector")
+        return read(file, position, size)
+
+    def make(path: str, **settings: Any) -> Any:
+        lost.discard(path)
+        return create(path, **settings)
+
+    lost.update(path for path in storage.inodes if path.startswith("index/"))
+    monkeypatch.setattr(SimulatedFile, "read", fail_for_slots)
+    monkeypatch.setattr(storage, "create", make)
+    store = open_store(storage, CONFIG)
+    put(store, new_record(b"y", properties="KEYS\x01a"), timestamp_ms=2)
+    store.build_index()
+    found, _ = run_steps(
+        store.query(
+            "T", "a", count_max=9, bytes_max=1, begin_timestamp_ms=0, end_timestamp_ms=1 << 62
+        )
+    )
+
+    assert str(found.failure) == "[Errno 5] a lost sector"
+    store.close()
+    assert query(open_store(storage, CONFIG), "a") == [b"x", b"y"]
 
 
 def test_a_checkpoint_without_the_index_is_still_understood() -> None:

@@ -162,22 +162,24 @@ def _drop_void(
 _NAMED_MAX = 20
 
 
-def write_files(storage: Storage, work: SaveWork) -> None:
+def write_files(storage: Storage, work: SaveWork, journal: Journal) -> None:
     """Write config files, then remove the journal's segments that the files replace.
 
     The offsets come first: what a full disk refuses later costs no group its progress.
 
+    Args:
+        journal: appends the files' versions; each call of a broker gets the same one.
+
     Raises: OSError.
     """
-    filed = work.filed
+    versions = b"" if work.filed is None else encode_changes([work.filed])
     for name, content in work.encode():
-        if filed is not None and name not in PROGRESS_FILES:
-            journal = Journal(storage, CONFIG_DIRECTORY)
+        # A file that cannot be written gets another segment only with another version.
+        if versions not in (b"", journal.last_batch) and name not in PROGRESS_FILES:
             try:
-                journal.append(work.segment, encode_changes([filed]))
+                journal.append(work.segment, versions)
             finally:
                 journal.close()
-            filed = None
         path, keeps_backup = f"{CONFIG_DIRECTORY}/{name}", name in work.damaged
         write_config(storage, path, content, keeps_backup=keeps_backup)
     if work.ends_journal:

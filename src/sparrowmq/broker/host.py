@@ -104,6 +104,8 @@ class BrokerHost:
         self._world = world
         self._name_servers = tuple(name_servers)
         self._journal = Journal(storage, CONFIG_DIRECTORY)
+        # Has the versions of the files alone, each in a segment of its own.
+        self._version_journal = Journal(storage, CONFIG_DIRECTORY)
         self._registrar = Registrar(broker.state.config)
         # Name servers where the last call failed, and those of them that are tried now.
         self._unreached: set[str] = set()
@@ -206,6 +208,10 @@ class BrokerHost:
         if error is not None and self._broker.state.store.failure is error:
             text = f"flush failed, the store takes no more messages: {error}"
             self._world.perform([Fact(text, error=True)])
+        if error is None and work.checkpoint is not None:
+            self._note("checkpoints", "written", work.checkpoint_error)
+            if work.index is not None:
+                self._note("entries of the index", "written", work.index.error)
         self._world.end_turn()
 
     def _journal_round(self, work: JournalWork | None) -> Round | None:
@@ -226,8 +232,8 @@ class BrokerHost:
     def _save_round(self, work: SaveWork | None) -> Round | None:
         if work is None:
             return None
-        run, end = partial(write_files, self._storage, work), partial(self._saved, work)
-        return Round(RoundLane.SAVE, work, run, end)
+        run = partial(write_files, self._storage, work, self._version_journal)
+        return Round(RoundLane.SAVE, work, run, partial(self._saved, work))
 
     def _saved(self, work: SaveWork, error: Exception | None) -> None:
         self._note("config files", "written", error)

@@ -47,6 +47,8 @@ NO_USER_PROPERTIES = RESERVED_PROPERTIES | {PROPERTY_WRITE_ID, CRC_PROPERTY}
 _HEAD_SIZE = 20
 _HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 _SEPARATORS = "[\x01\x02]"
+# What `str.split` takes for a blank, without U+0020.
+BLANKS = "[\t-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 _TEXT_MAP = pa.map_(pa.string(), pa.string())
 _PROPERTY_OF = {
     "tags": PROPERTY_TAGS,
@@ -160,7 +162,9 @@ def _encode_own(columns: dict[str, pa.Array], first_row: int) -> list[pa.Array |
     fragments: list[pa.Array | pa.Scalar] = []
     for column, name in _PROPERTY_OF.items():
         if column in columns:
-            values = _join_keys(columns[column]) if column == "keys" else columns[column]
+            values = columns[column]
+            if column == "keys":
+                values = _join_keys(values, first_row)
             _refuse_separators(values, f"the {name}", lambda at: first_row + at)
             if column == "tags":
                 _refuse_several_tags(values, first_row)
@@ -196,13 +200,38 @@ def _usual(column: pa.Array) -> pa.Array:
     return column.cast(_TEXT_MAP) if pa.types.is_map(kind) else column
 
 
-def _join_keys(keys: pa.Array) -> pa.Array:
+def _join_keys(keys: pa.Array, first_row: int) -> pa.Array:
     if pa.types.is_string(keys.type):
+        # The brokers' index splits keys at U+0020 alone, and a client's message at every blank.
+        if _find_blank(keys, f"{BLANKS}|^ |  | $") is not None:
+            joined = [text and " ".join(text.split()) for text in keys.to_pylist()]
+            keys = pa.array(joined, pa.string())
         return keys
-    if keys.flatten().null_count:  # Arrow's join would lose all keys of the row.
-        lists = [each and [key for key in each if key is not None] for each in keys.to_pylist()]
+    each = keys.flatten()
+    if (at := _find_blank(each, f"{BLANKS}| ")) is not None:
+        row = first_row + pc.call_function("list_parent_indices", [keys])[at].as_py()
+        raise UsageError(
+            f"the key {each[at].as_py()[:80]!r} of row {row} has a blank, at which keys are split; "
+            f"replace it, or give the keys as one text"
+        )
+    # Arrow's join would lose all keys of a row with a null.
+    if each.null_count or 0 in np.asarray(pc.call_function("binary_length", [each])):
+        lists = [row and [key for key in row if key] for row in keys.to_pylist()]
         keys = pa.array(lists, keys.type)
     return pc.call_function("binary_join", [keys, pa.scalar(" ", pa.string())])
+
+
+def _find_blank(texts: pa.Array, pattern: str) -> int | None:
+    """Return the index of the first text with a pattern of blanks, None without any."""
+    *_, characters = texts.buffers()
+    values = np.frombuffer(characters or b"", np.uint8)
+    if not len(values) or (values.min() > 0x20 and values.max() < 0x80):
+        return None  # The bytes beside a slice have no blanks either.
+    options = pc.MatchSubstringOptions(pattern)
+    found = pc.call_function("match_substring_regex", [texts], options=options)
+    if not pc.call_function("any", [found]).as_py():
+        return None
+    return int(np.flatnonzero(np.asarray(found.fill_null(False)))[0])
 
 
 def _join_map(maps: pa.MapArray, first_row: int) -> pa.Array:

@@ -5,14 +5,14 @@ Tests: test_faults.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparrowmq.store.checkpoint import Checkpoint, write_checkpoint
 from sparrowmq.store.message_index import IndexFlush
-from sparrowmq.store.storage import Storage, StorageFile
+from sparrowmq.store.storage import Storage, StorageFile, has_no_room
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class FlushWork:
     """One group of writes to sync.
 
@@ -26,6 +26,9 @@ class FlushWork:
         directories: directories in which files were created or removed.
         index: the part of the index to sync before the checkpoint, None for none.
         checkpoint: the checkpoint to write after all syncs, None for none.
+
+    Attributes:
+        checkpoint_error: the error of a disk without room for the checkpoint, None without it.
     """
 
     storage: Storage
@@ -35,13 +38,15 @@ class FlushWork:
     directories: tuple[str, ...] = ()
     index: IndexFlush | None = None
     checkpoint: Checkpoint | None = None
+    checkpoint_error: OSError | None = field(default=None, init=False)
 
     def run(self) -> None:
         """Sync; block until the disk has all files.
 
         Raises: OSError if a sync fails. Unless `is_shortage`, the content of the disk is then
             unknown, even after a further sync, so the store takes no more messages. An index that
-            cannot be synced is not a failure, since messages do not depend on it.
+            cannot be synced, or a checkpoint without room on the disk, is not a failure, since
+            messages do not depend on them: the checkpoint before it holds.
         """
         for file in self.log_files:
             file.sync()
@@ -50,4 +55,9 @@ class FlushWork:
         if checkpoint is not None:
             if self.index is not None:
                 checkpoint = checkpoint.with_index(self.index.run())
-            write_checkpoint(self.storage, checkpoint)
+            try:
+                write_checkpoint(self.storage, checkpoint)
+            except OSError as error:
+                if not has_no_room(error):
+                    raise
+                self.checkpoint_error = error

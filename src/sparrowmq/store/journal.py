@@ -51,7 +51,11 @@ class JournalContent(NamedTuple):
 
 
 class Journal:
-    """The writing end of a journal; one thread uses it."""
+    """The writing end of a journal; one thread uses it.
+
+    Attributes:
+        last_batch: the batch that was appended last, b"" before the first.
+    """
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
@@ -59,6 +63,7 @@ class Journal:
         self._segment = 0
         self._file: StorageFile | None = None
         self._end = 0
+        self.last_batch = b""
 
     def append(self, segment: int, batch: bytes) -> None:
         """Append a batch to a segment durably; a number other than the last one begins a segment.
@@ -84,6 +89,7 @@ class Journal:
                 self._storage.remove(_path(self._directory, segment))
             raise
         self._end = end
+        self.last_batch = batch
 
     def _begin(self, segment: int) -> StorageFile:
         self.close()

@@ -299,7 +299,8 @@ class MessageIndex:
     def build(self, limit: int, bytes_max: int) -> None:
         """Index at least `bytes_max` more of the log, or all of it up to `limit`.
 
-        On a full disk nothing is indexed; the next call tries again.
+        On a full disk nothing is indexed; the next call tries again. A file of the index whose
+        content the disk has lost is built again at the next start.
         """
         end = min(limit, self.built_position + bytes_max)
         while self.built_position < end and self.failure is None:
@@ -325,7 +326,12 @@ class MessageIndex:
             # A BLANK, or bytes that were never a record: go on with the next file.
             self.built_position = min(file_end, limit)
             return
-        self._add(found)
+        try:
+            self._add(found)
+        except OSError as error:
+            if is_lost(error):
+                self.failure = error
+            raise
         self.built_position = position + at
 
     def _collect(self, chunk: bytes, position: int) -> tuple[int, _Found]:

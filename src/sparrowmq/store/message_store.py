@@ -280,6 +280,8 @@ class MessageStore:
 
     def _finish(self, work: FlushWork) -> None:
         work.run()
+        if work.checkpoint_error is not None:
+            raise work.checkpoint_error
         self._note_synced(work)
 
     def _release(self) -> None:
@@ -620,8 +622,9 @@ class MessageStore:
         self.flushed_position = work.end_position
         if work.index is not None:
             self._index.flush_done(work.index)
-        if work.checkpoint is not None and work.checkpoint.mark is not None:
-            self._checkpointed_position = work.checkpoint.mark.end_position
+        checkpoint = work.checkpoint if work.checkpoint_error is None else None
+        if checkpoint is not None and checkpoint.mark is not None:
+            self._checkpointed_position = checkpoint.mark.end_position
 
     def _take_work(self, *, with_checkpoint: bool) -> FlushWork:
         log_files, is_log_directory_dirty = self._log.take_dirty()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import wraps
 from typing import Any, NamedTuple, Never, TypeVar
@@ -45,7 +45,7 @@ _ENTRIES = ("__init__", "__enter__", "__aenter__")
 
 
 def for_administrators(cls: type[T]) -> type[T]:
-    """As `for_users`, and check each argument's type before a method runs.
+    """As `for_users`, and check each argument's type and texts before a method runs.
 
     A group of another type would be one of which brokers know nothing.
     """
@@ -167,7 +167,24 @@ def _explain_kinds(called: str, bound: inspect.BoundArguments) -> SparrowError |
             wanted = _wanted(str(parameter.annotation).split(" | "), value)
             if wanted is not None:
                 return UsageError(f"{called}: {name} is {short(value)}; it must be {wanted}")
+            for text in _texts_of(value):
+                try:
+                    text.encode()
+                except UnicodeEncodeError:
+                    # The value may be a secret.
+                    fault = "has a character that UTF-8 cannot encode"
+                    return UsageError(f"{called}: {name} {fault}")
     return None
+
+
+def _texts_of(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts_of([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts_of(each)
 
 
 def _wanted(annotations: Sequence[str], value: object) -> str | None:
