@@ -45,7 +45,8 @@ T, GROUP = Resource(name="T"), Resource(name="GID")
 def made(
     body: bytes = b"x", properties: dict[str, str] | None = None, topic: Resource = T, **system: Any
 ) -> Message:
-    found = SystemProperties(**{"message_id": "ID"} | system)
+    given: dict[str, Any] = {"message_id": "ID"} | system
+    found = SystemProperties(**given)
     return Message(topic=topic, body=body, user_properties=properties, system_properties=found)
 
 

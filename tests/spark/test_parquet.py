@@ -87,15 +87,15 @@ def test_batches_that_were_merged_are_still_of_their_query(
 ) -> None:
     table, commits = tmp_path / "table", tmp_path / "checkpoint" / "commits"
     commits.mkdir(parents=True)
-    for number in range(2):
-        frame = spark.createDataFrame([(number, 1)], "id int, month int")
+    frames = [spark.createDataFrame([(number, 1)], "id int, month int") for number in range(2)]
+    for number, frame in enumerate(frames):
         write_by_query("query-1", frame, number, table)
         (commits / str(number)).touch()
     compact(spark, str(table), checkpoint=str(tmp_path / "checkpoint"), partition_by="month")
 
-    write_by_query("query-1", frame, 1, table)
+    write_by_query("query-1", frames[1], 1, table)
     with pytest.raises(UsageError, match="has batches of another checkpoint"):
-        write_by_query("query-2", frame, 1, table)
+        write_by_query("query-2", frames[1], 1, table)
 
     assert [path.name for path in sorted(table.glob("batchId=*"))] == ["batchId=1"]
     assert sorted(pq.read_table(table)["id"].to_pylist()) == [0, 1]

@@ -307,7 +307,7 @@ def test_a_commit_that_fails_stops_no_query_and_is_repeated_at_times(
     stream = make_stream(fake_cluster, group="G", commitOffsets="true")
 
     # Without new messages Spark asks every 10 ms.
-    start = stream.initialOffset()
+    start = end = stream.initialOffset()
     for _ in range(5):
         end = stream.latestOffset(start, ALL)
         now_ms += 10

@@ -326,8 +326,10 @@ def test_a_gap_of_many_files_is_not_filled(tmp_path: Path) -> None:
 
 def test_cut_file_is_damaged_if_data_follows_and_is_extended_if_not(tmp_path: Path) -> None:
     storage = FileStorage(tmp_path)
-    for number, size in enumerate((10, 7, 10)):
-        last = storage.create(f"s/{10 * number:020d}", size=size)
+    *_, last = [
+        storage.create(f"s/{10 * number:020d}", size=size)
+        for number, size in enumerate((10, 7, 10))
+    ]
     last.write(9, b"x")
 
     with pytest.raises(DamagedSeries, match="7 bytes; 10 are configured"):
