@@ -171,24 +171,25 @@ def test_checkpoints_that_find_no_room_are_told_once_and_keep_no_message(
     ]
 
 
-def test_an_index_that_cannot_be_synced_is_told(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["sync", "read"])
+def test_an_index_that_goes_on_at_the_next_start_is_told(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    sync = SimulatedFile.sync
+    work = getattr(SimulatedFile, call)
 
-    def fail_for_index(file: SimulatedFile) -> None:
+    def fail_for_index(file: SimulatedFile, *args: int) -> object:
         if file.path.startswith(INDEX_DIRECTORY):
             raise OSError(*UNREADABLE.args)
-        sync(file)
+        return work(file, *args)
 
-    monkeypatch.setattr(SimulatedFile, "sync", fail_for_index)
+    monkeypatch.setattr(SimulatedFile, call, fail_for_index)
     facts = []
     for number in range(3):
         machine.send(b"%d" % number, "KEYS\x01k")
         machine.pass_time(20_000)
         facts += [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
 
-    assert facts == [f"entries of the index cannot be written: {UNREADABLE}"]
+    assert facts == [f"new messages cannot be indexed until the next start: {UNREADABLE}"]
 
 
 def test_damaged_records_that_nobody_pulls_are_passed_over_and_told(machine: Machine) -> None:

@@ -129,6 +129,8 @@ class BrokerHost:
         world.perform(broker.tick(now_ms=now_ms, timestamp_ms=timestamp_ms))
         for what, error in broker.read_errors.items():
             self._note(what, "read", error)
+        store = broker.state.store
+        self._note("new messages", "indexed until the next start", store.index_failure)
         world.end_turn()
         expiry, outputs = broker.expiry_work(now_ms=now_ms, timestamp_ms=timestamp_ms)
         world.perform(outputs)
@@ -210,8 +212,6 @@ class BrokerHost:
             self._world.perform([Fact(text, error=True)])
         if error is None and work.checkpoint is not None:
             self._note("checkpoints", "written", work.checkpoint_error)
-            if work.index is not None:
-                self._note("entries of the index", "written", work.index.error)
         self._world.end_turn()
 
     def _journal_round(self, work: JournalWork | None) -> Round | None:

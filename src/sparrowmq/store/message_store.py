@@ -704,6 +704,11 @@ class MessageStore:
             self._index.build(self._indexable_position, _INDEX_STEP_BYTES)
 
     @property
+    def index_failure(self) -> OSError | None:
+        """Why no message is indexed until the store is loaded again, None without a failure."""
+        return self._index.failure
+
+    @property
     def _indexable_position(self) -> int:
         """The position up to which all records have their consume queue entries."""
         return self._pending[0].position if self._pending else self.readable_position
@@ -739,7 +744,7 @@ class MessageStore:
             self._index.build(limit, _INDEX_REST_BYTES_MAX)
         unindexed_bytes = max(0, limit - self._index.built_position)
         if unindexed_bytes:
-            return QueryResult(unindexed_bytes=unindexed_bytes, failure=self._index.failure)
+            return QueryResult(unindexed_bytes=unindexed_bytes, failure=self.index_failure)
         last = self._index.last_header
         positions = self._index.find(
             topic, key, begin_ms=begin_timestamp_ms, end_ms=end_timestamp_ms
