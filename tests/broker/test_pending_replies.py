@@ -70,21 +70,6 @@ def test_slow_flush_answers_flush_disk_timeout_after_its_time() -> None:
     assert late.command.code == ResponseCode.FLUSH_DISK_TIMEOUT
 
 
-def test_messages_of_a_pop_go_out_though_the_flush_is_late_but_not_if_it_fails() -> None:
-    for has_failed, code in (
-        (False, ResponseCode.SUCCESS),
-        (True, ResponseCode.FLUSH_DISK_TIMEOUT),
-    ):
-        pending = make()
-        popped = Reply(PEER, RemotingCommand(code=0, body=b"messages"))
-        list(pending.add(popped, position=10, waits_for_flush=True, now_ms=0))
-
-        late = pending.fail_flush() if has_failed else pending.expire_flush(FLUSH_TIMEOUT_MS + 1)
-
-        assert late == [popped]
-        assert popped.command.code == code
-
-
 def test_connection_with_too_much_in_flight_is_paused_until_half_is_answered() -> None:
     pending = make()
     outputs = [

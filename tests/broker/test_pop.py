@@ -11,7 +11,6 @@ import pytest
 
 from sparrowmq.broker import message_filter, pop_queues
 from sparrowmq.broker.config_files import read_tables
-from sparrowmq.broker.pending_replies import FLUSH_TIMEOUT_MS
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
@@ -951,27 +950,6 @@ def test_answers_wait_for_the_flush_of_the_log(rig: Any) -> None:
     rig.work()
     (reply,) = rig.replies([o for o in rig.outputs if getattr(o, "connection", 0) is connection])
     assert bodies(read(reply)) == [b"a"]
-
-
-def test_late_flush_delivers_messages_and_confirms_no_acknowledgement(rig: Any) -> None:
-    fill(rig, "a", "b")
-    ((_, handle),) = pop(rig, maxMsgNums=1)
-    rig.holds_work = True
-    waiting = held(rig)
-    parsed = parse_handle(handle)
-    fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "extraInfo": handle}
-    acknowledging = rig.connect()
-    command = RemotingCommand(
-        code=RequestCode.ACK_MESSAGE, ext_fields=fields | {"offset": str(parsed.queue_offset)}
-    )
-    rig.handle(acknowledging, command)
-    rig.outputs.clear()
-    rig.now_ms += FLUSH_TIMEOUT_MS + 1
-    rig.host.tick()
-
-    mine = [o for o in rig.outputs if getattr(o, "connection", None) is acknowledging]
-    assert [(reply.code, bodies(read(reply))) for reply in waiting()] == [(0, [b"b"])]
-    assert [reply.code for reply in rig.replies(mine)] == [ResponseCode.FLUSH_DISK_TIMEOUT]
 
 
 def test_pops_are_refused_while_the_log_cannot_be_written_and_nothing_is_forgotten(

@@ -170,7 +170,7 @@ class PendingReplies:
         return released
 
     def fail_flush(self) -> list[Output]:
-        """Answer FLUSH_DISK_TIMEOUT to all that waits for a flush."""
+        """Answer FLUSH_DISK_TIMEOUT to every send that waits for a flush."""
         released: list[Output] = []
         waiting, self._for_flush = self._for_flush, deque()
         for entry in waiting:
@@ -178,18 +178,12 @@ class PendingReplies:
         return released
 
     def expire_flush(self, now_ms: int) -> list[Output]:
-        """Answer what has waited too long, as `fail_flush`, but pops; messages stay stored.
-
-        A pop's messages, which alone have a body, go out all the same, as from RocketMQ: otherwise
-        they would be invisible to all for their time, at the cost of an attempt.
-        """
+        """Answer FLUSH_DISK_TIMEOUT to sends that have waited too long; messages stay stored."""
         released: list[Output] = []
         waiting = self._for_flush
         while waiting and (waited_ms := now_ms - waiting[0].since_ms) > FLUSH_TIMEOUT_MS:
-            reply = waiting.popleft().reply
-            is_pop = bool(reply.command.body)
-            late = reply if is_pop else _failed(reply, ResponseCode.FLUSH_DISK_TIMEOUT)
-            self._release(late, released)
+            reply = _failed(waiting.popleft().reply, ResponseCode.FLUSH_DISK_TIMEOUT)
+            self._release(reply, released)
             self.latency.note(1, waited_ms, now_ms=now_ms)
         return released
 

@@ -14,9 +14,9 @@ All changes go into the pop log, a topic of the commit log: the changes of a tur
 appended after the turn's messages. An answer to a pop or to an acknowledgement waits for this
 record as an answer to a send waits for its message. Under SYNC flush a message whose
 acknowledgement was answered with success is therefore never delivered again, and a delivered
-message stays invisible for its time, whatever crash comes, unless the flush took more than 5 s;
-under ASYNC a power cut may take both back, so that messages come again. At the start the state is
-read from the table of a file and the log's records after it.
+message stays invisible for its time, whatever crash comes; under ASYNC a power cut may take both
+back, so that messages come again. At the start the state is read from the table of a file and the
+log's records after it.
 
 Times count on the monotonic clock, so a step of the wall clock moves none. After a restart a
 message is invisible for the rest of its time by the wall clock, at most for all of it.
