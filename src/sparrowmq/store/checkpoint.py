@@ -32,7 +32,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from sparrowmq.store.index_file import HEADER_SIZE, IndexHeader, decode_index_header
-from sparrowmq.store.storage import Storage, is_lost
+from sparrowmq.store.storage import Storage
 
 CHECKPOINT_PATH = "checkpoint"
 CHECKPOINT_SIZE = 4096
@@ -172,16 +172,6 @@ def read_checkpoint(storage: Storage) -> Checkpoint:
         return decode_checkpoint(file.read(0, CHECKPOINT_SIZE))
     finally:
         file.close()
-
-
-def load_checkpoint(storage: Storage) -> Checkpoint:
-    """Read the file for a start; one that the disk has lost gives an empty checkpoint."""
-    try:
-        return read_checkpoint(storage)
-    except OSError as error:
-        if not is_lost(error):
-            raise
-        return Checkpoint()
 
 
 def write_checkpoint(storage: Storage, checkpoint: Checkpoint) -> None:

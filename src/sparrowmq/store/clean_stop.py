@@ -22,7 +22,7 @@ from sparrowmq.store.checkpoint import Checkpoint, encode_checkpoint
 from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.consume_queue import ConsumeQueue
 from sparrowmq.store.file_series import FileSeries
-from sparrowmq.store.storage import Storage, is_lost, write_file
+from sparrowmq.store.storage import Storage, write_file
 
 STOP_PATH = "stopped"
 _CHUNK_SIZE = 1 << 20
@@ -117,21 +117,6 @@ def resume(
 
     Returns: whether the file was believed; otherwise nothing has changed.
     """
-    try:
-        return _resume(storage, checkpoint, log_files, queues)
-    except OSError as error:
-        # Recovery finds what the disk has lost.
-        if not is_lost(error):
-            raise
-        return False
-
-
-def _resume(
-    storage: Storage,
-    checkpoint: Checkpoint,
-    log_files: FileSeries,
-    queues: dict[tuple[str, int], ConsumeQueue],
-) -> bool:
     stop = _read_stop(storage)
     mark = checkpoint.mark
     if stop is None or mark is None or stop.checkpoint_crc != crc32(encode_checkpoint(checkpoint)):

@@ -186,8 +186,6 @@ class MessageIndex:
     ) -> None:
         """Open the files, and discard entries that a crash has left unfinished.
 
-        If the disk has lost a part of a file, all are built again from the log.
-
         Args:
             mark: the checkpoint's mark, if the checkpoint can be believed.
             is_clean: whether the last stop was clean.
@@ -195,32 +193,6 @@ class MessageIndex:
             log_end: the end of the log.
             end_timestamp_ms: the store time of the log's last record, 0 if unknown.
         """
-        try:
-            self._load(
-                mark,
-                is_clean=is_clean,
-                index_timestamp_ms=index_timestamp_ms,
-                log_end=log_end,
-                end_timestamp_ms=end_timestamp_ms,
-            )
-        except OSError as error:
-            if not is_lost(error):
-                raise
-            self.close()
-            for name in _list_names(self._storage):
-                self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
-            self._has_new_file = True
-            self.built_position = self._log_files.begin
-
-    def _load(
-        self,
-        mark: IndexMark | None,
-        *,
-        is_clean: bool,
-        index_timestamp_ms: int,
-        log_end: int,
-        end_timestamp_ms: int,
-    ) -> None:
         self._open_files()
         if mark is not None and (mark.name == 0 or mark.name in {f.name for f in self._files}):
             self._keep([file for file in self._files if file.name <= mark.name])
@@ -242,6 +214,14 @@ class MessageIndex:
         self.built_position = max(self.built_position, self._log_files.begin)
         for path in self.take_before(self._log_files.begin):
             self._storage.remove(path)
+
+    def begin_anew(self) -> None:
+        """Remove all files, of which the disk has lost a part: the log has what they had."""
+        self.close()
+        for name in _list_names(self._storage):
+            self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
+        self._has_new_file = True
+        self.built_position = self._log_files.begin
 
     def _size_of_record(self, position: int) -> int:
         size, magic = _size_and_magic(self._log_files.read(position, SIZE_AND_MAGIC.size))

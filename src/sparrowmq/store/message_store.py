@@ -37,7 +37,7 @@ from sparrowmq.protocol.record import (
     decode_record,
     head_of,
 )
-from sparrowmq.store.checkpoint import Checkpoint, Mark, load_checkpoint, read_checkpoint
+from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
 from sparrowmq.store.clean_stop import resume, write_stop
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
@@ -71,7 +71,14 @@ from sparrowmq.store.results import (
     illegal,
     unwritten,
 )
-from sparrowmq.store.storage import DiskSpace, Storage, StorageFile, has_no_room, is_shortage
+from sparrowmq.store.storage import (
+    DiskSpace,
+    Storage,
+    StorageFile,
+    has_no_room,
+    is_shortage,
+    passing_over_losses,
+)
 from sparrowmq.store.stored_record import (
     encode_plain,
     encode_stored,
@@ -174,13 +181,19 @@ class MessageStore:
     def _recover(self, timestamp_ms: int) -> RecoveryReport:
         self._log.files.load(repair=True, keeps_size=True)
         self._config = replace(self._config, consume_queue_file_size=self.queues.load())
-        self._checkpoint = load_checkpoint(self._storage)
+        with passing_over_losses():
+            self._checkpoint = read_checkpoint(self._storage)
         mark = self._checkpoint.mark
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position
         is_clean = not self._storage.has(ABORT_PATH)
-        if is_clean and resume(
-            self._storage, self._checkpoint, self._log.files, self.queues.by_key
-        ):
+        is_resumed = False
+        if is_clean:
+            # Recovery finds what the disk has lost.
+            with passing_over_losses():
+                is_resumed = resume(
+                    self._storage, self._checkpoint, self._log.files, self.queues.by_key
+                )
+        if is_resumed:
             report = self._resumed()
         else:
             report = Recovery(
@@ -200,13 +213,18 @@ class MessageStore:
         self._put_timestamp_ms = report.last_timestamp_ms or self._checkpoint.physic_timestamp_ms
         self._dispatched_timestamp_ms = self._put_timestamp_ms
         self.dispatched_record_position = report.last_record_position
-        self._index.load(
-            self._checkpoint.index,
-            is_clean=report.is_clean,
-            index_timestamp_ms=self._checkpoint.index_timestamp_ms,
-            log_end=self._log.end,
-            end_timestamp_ms=self._put_timestamp_ms,
-        )
+        has_index = False
+        with passing_over_losses():
+            self._index.load(
+                self._checkpoint.index,
+                is_clean=report.is_clean,
+                index_timestamp_ms=self._checkpoint.index_timestamp_ms,
+                log_end=self._log.end,
+                end_timestamp_ms=self._put_timestamp_ms,
+            )
+            has_index = True
+        if not has_index:
+            self._index.begin_anew()
         self.queues.note_changed(
             key
             for key, queue in self.queues.by_key.items()

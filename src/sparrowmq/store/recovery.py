@@ -47,7 +47,7 @@ from sparrowmq.store.consume_queue import (
 from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.queue_check import QueueCheck, check_queue
 from sparrowmq.store.record_check import BLANK_SIZE, CheckedRecord, RecordChecker
-from sparrowmq.store.storage import Storage, is_lost
+from sparrowmq.store.storage import Storage, passing_over_losses
 
 QueueKey = tuple[str, int]
 # CommitLog.recoverNormally begins at the third-last file.
@@ -249,7 +249,9 @@ class Recovery:
 
     def _check_queues(self, bound: int) -> None:
         for key, queue in self._queues.items():
-            try:
+            # If they are lost, its files go once the log is read.
+            self._checks[key] = QueueCheck(queue, is_lost=True)
+            with passing_over_losses():
                 self._checks[key] = check_queue(
                     queue,
                     log_begin=self._files.begin,
@@ -257,11 +259,6 @@ class Recovery:
                     log_file_size=self._files.file_size,
                     sum_before=bound,
                 )
-            except OSError as error:
-                if not is_lost(error):
-                    raise
-                # Its files go once the log is read.
-                self._checks[key] = QueueCheck(queue, is_lost=True)
 
     def _choose_start(self, bound: int) -> int:
         """Return the walk's start: a record at or before `bound`, with whole queues before it."""

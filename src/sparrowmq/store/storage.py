@@ -17,7 +17,8 @@ Paths are relative to the store's root, with `/` between names. Tests: test_file
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeAlias
 
 from sparrowmq.errors import StoreError
@@ -44,6 +45,16 @@ def has_no_room(error: OSError) -> bool:
 def is_lost(error: OSError) -> bool:
     """Return whether a read failed because the disk has lost the content."""
     return error.errno == errno.EIO
+
+
+@contextmanager
+def passing_over_losses() -> Generator[None]:
+    """Leave the block where a read fails because the disk has lost the content."""
+    try:
+        yield
+    except OSError as error:
+        if not is_lost(error):
+            raise
 
 
 class DiskSpace(NamedTuple):
