@@ -12,8 +12,8 @@ import pytest
 from commands import Commands
 from group_views import OF_A, QUEUES, view_at
 from sparrowmq.calling.clock import timestamp_ms
-from sparrowmq.dash.history import FILE_NAME, GAP_MS, History
-from sparrowmq.doctor.group_view import GroupView
+from sparrowmq.dash.history import FILE_NAME, History
+from sparrowmq.doctor.group_view import GAP_MS, GroupView
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.spelling import parse_time
 

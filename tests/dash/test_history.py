@@ -11,8 +11,8 @@ import pytest
 from group_views import BEFORE, JOINED, JOINED_OWNERS, OF_A, QUEUES, view_at
 from sparrowmq.client.operations.overview import FlowRates
 from sparrowmq.dash import history as history_module
-from sparrowmq.dash.history import GAP_MS, SAMPLE_MS, History, LagSample, RateSample
-from sparrowmq.doctor.group_view import Standing
+from sparrowmq.dash.history import SAMPLE_MS, History, LagSample, RateSample
+from sparrowmq.doctor.group_view import GAP_MS, Standing
 from sparrowmq.doctor.owner_history import At, OwnerChange, SeenEvent, SeenEventKind
 from sparrowmq.errors import ConfigError
 

@@ -41,7 +41,7 @@ from sparrowmq.doctor import GroupSnapshot, Severity, diagnose
 from sparrowmq.doctor.explain import explain as explain_queue
 from sparrowmq.doctor.explain import find_queue
 from sparrowmq.doctor.finding import Finding
-from sparrowmq.doctor.group_view import GroupView, examine
+from sparrowmq.doctor.group_view import GroupView, examine, is_watched
 from sparrowmq.doctor.whatif import Plan, parse_events, simulate_all
 from sparrowmq.doctor.whatif import simulate as simulate_strategy
 from sparrowmq.doctor.workloads import (
@@ -135,8 +135,6 @@ def watch(
     ] = 0,
 ) -> None:
     """Show the matrix repeatedly; with --json, print one object a line."""
-    from sparrowmq.dash.history import is_watched
-
     look = _looking(cluster, group, strategy)
     pause_ms = max(_ms(interval), 100)
     last: GroupView | None = None

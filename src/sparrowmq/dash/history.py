@@ -15,15 +15,13 @@ from typing import NamedTuple
 import msgspec
 
 from sparrowmq.client.operations.overview import FlowRates
-from sparrowmq.doctor.group_view import GroupView, Standing
+from sparrowmq.doctor.group_view import GroupView, Standing, is_watched
 from sparrowmq.doctor.owner_history import At, OwnerChange, SeenEvent, list_seen
 from sparrowmq.errors import ConfigError
 from sparrowmq.model import MessageQueue
 
 # The file in the page's directory.
 FILE_NAME = "dash.sqlite"
-# Looks that are further apart leave a gap, in which nobody looked.
-GAP_MS = 60_000
 # The shortest time between two stored samples of the lag.
 SAMPLE_MS = 10_000
 # The rows of each table; the oldest are deleted. All tables together take about 70 MB.
@@ -345,11 +343,6 @@ class History:
         ).fetchall()
         for table in ("owner", "seen", "watched", "sample", "member"):
             self._db.executemany(f"DELETE FROM {table} WHERE cluster = ? AND grp = ?", old)
-
-
-def is_watched(before: GroupView | None, timestamp_ms: int) -> bool:
-    """Return whether a view was so short a time ago that no change since then was missed."""
-    return before is not None and 0 <= timestamp_ms - before.timestamp_ms <= GAP_MS
 
 
 def _text(value: MessageQueue | Sequence[str]) -> str:

@@ -32,9 +32,9 @@ from sparrowmq.client.operations.overview import (
 )
 from sparrowmq.client.operations.producers import ConnectedProducer, list_producers
 from sparrowmq.client.operations.snapshot import take_snapshot
-from sparrowmq.dash.history import History, is_watched
+from sparrowmq.dash.history import History
 from sparrowmq.doctor import Finding, GroupSnapshot, diagnose
-from sparrowmq.doctor.group_view import GroupView, Standing, examine
+from sparrowmq.doctor.group_view import GroupView, Standing, examine, is_watched
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import check_group

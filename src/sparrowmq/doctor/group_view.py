@@ -31,6 +31,8 @@ from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 
 # Looks that are closer together give no reliable rate.
 INTERVAL_MS_MIN = 500
+# Looks that are further apart leave a gap, in which nobody looked.
+GAP_MS = 60_000
 # Members commit every 5 s (persistConsumerOffsetInterval). Within a shorter time an offset may
 # stand still although its member works.
 STILL_MS_MIN = 5_500
@@ -463,6 +465,11 @@ def examine(
         is_watched: whether the view before is so recent that a change of owners happened now.
     """
     return make_view(snapshot, compute_ownership(snapshot), known, is_watched=is_watched)
+
+
+def is_watched(before: GroupView | None, timestamp_ms: int) -> bool:
+    """Return whether a view was so short a time ago that no change since then was missed."""
+    return before is not None and 0 <= timestamp_ms - before.timestamp_ms <= GAP_MS
 
 
 def make_view(
