@@ -125,8 +125,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
         """Divide a micro-batch into partitions. An earlier run of the query may have planned it."""
-        ranges = ranges_between(decode_offsets(start), decode_offsets(end))
-        found = self._watch.found or self._watch.look({each.queue: each.start for each in ranges})
+        finish = decode_offsets(end)
+        ranges = ranges_between(decode_offsets(start), finish)
+        found = self._watch.found
+        if found is None:
+            found = self._watch.look({each.queue: each.start for each in ranges})
+            if self._options.fail_on_data_loss:
+                refilled = self._watch.find_refilled(finish, decode_stored_by(end))
+                report_losses(refilled, fail=True)
         return make_partitions(self._options, ranges, found.queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
