@@ -14,6 +14,7 @@ from sparrowmq.membership.actions import (
     Acquire,
     Action,
     AssignmentChanged,
+    CallOnAssign,
     Commit,
     CommitLost,
     Deliver,
@@ -746,6 +747,46 @@ def test_listener_that_never_returns_has_its_messages_sent_back_once() -> None:
     assert of_type(member.due(8_100), Commit) == [Commit(Q0, 1, 1, is_last=False)]
     member.consumed(delivery, acked_count=0)
     assert of_type(member.due(8_200), SendBack) == []
+
+
+def assigned() -> tuple[GroupMember, CallOnAssign]:
+    """Return a member that has begun to call `on_assign` for a queue."""
+    member, _ = joined(Q0, config=replace(CONFIG, has_callbacks=True))
+    (call,) = of_type(member.due(0), CallOnAssign)
+    assert isinstance(call, CallOnAssign)
+    return member, call
+
+
+def test_queue_that_begins_elsewhere_during_on_assign_is_delivered_when_that_returns() -> None:
+    member, call = assigned()
+    member.seek(Q0, 7, now_ms=1)
+    (pull,) = of_type(member.due(1), Pull)
+    assert isinstance(pull, Pull)
+    pulled(member, Q0, pull.epoch, [7], now_ms=2)
+    before = of_type(member.due(2), Deliver)
+
+    member.callback_returned(call)
+
+    assert before == []
+    assert len(of_type(member.due(2), Deliver)) == 1
+
+
+def test_on_assign_of_a_queue_that_was_lost_since_is_not_waited_for_in_its_place() -> None:
+    member, first = assigned()
+    member.lock_refused(Q0, first.epoch, is_owner_listed=True, now_ms=1)
+    (acquire,) = of_type(member.due(1), Acquire)
+    assert isinstance(acquire, Acquire)
+    member.acquired(Q0, acquire.epoch, offset=0, is_committed=True, now_ms=2)
+    (second,) = of_type(member.due(2), CallOnAssign)
+    assert isinstance(second, CallOnAssign)
+    pulled(member, Q0, acquire.epoch, [0], now_ms=3)
+
+    member.callback_returned(first)
+    early = of_type(member.due(3), Deliver)
+    member.callback_returned(second)
+
+    assert early == []
+    assert len(of_type(member.due(3), Deliver)) == 1
 
 
 # --- commits --------------------------------------------------------------------------------

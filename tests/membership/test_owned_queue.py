@@ -218,6 +218,20 @@ def test_last_commit_waits_for_on_revoke_within_a_bound() -> None:
     assert collect(owned, 2 + CALL_WAIT_MAX_MS)[0] == [Commit(QUEUE, 1, 1, is_last=True)]
 
 
+def test_on_assign_that_returns_while_the_queue_is_given_up_is_not_taken_for_on_revoke() -> None:
+    owned = consuming(locks=False, has_callbacks=True)
+    owned.revoke(2, drain_timeout_ms=DRAIN_MS)
+    assert CallOnRevoke(QUEUE, 1) in collect(owned, 2)[0]
+
+    owned.calls.returned(CallOnAssign(QUEUE, 1))
+    collect(owned, 3)
+    assert state_of(owned) is QueueState.DRAINING
+
+    owned.calls.returned(CallOnRevoke(QUEUE, 1))
+    collect(owned, 4)
+    assert owned.is_released
+
+
 @pytest.mark.parametrize("returns", [True, False])
 def test_on_assign_is_called_once_and_deliveries_wait_for_it_within_a_bound(returns: bool) -> None:
     owned = given(locks=False, has_callbacks=True)
@@ -228,7 +242,7 @@ def test_on_assign_is_called_once_and_deliveries_wait_for_it_within_a_bound(retu
     assert CallOnAssign(QUEUE, 1) not in collect(owned, 1)[0]
     assert not owned.may_deliver(CALL_WAIT_MAX_MS - 1)
     if returns:
-        owned.calls.returned()
+        owned.calls.returned(CallOnAssign(QUEUE, 1))
     assert owned.may_deliver(1) is returns
     assert owned.may_deliver(CALL_WAIT_MAX_MS)
 
