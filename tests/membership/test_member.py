@@ -815,6 +815,15 @@ def test_member_of_many_queues_commits_each_less_often(queue_count: int, wait_ms
     assert wait_ms == commit_wait_ms(queue_count, longest_ms=1_000)
 
 
+def test_messages_that_are_finished_during_a_pull_are_committed_at_once() -> None:
+    member, _, deliveries = delivered([0, 1])
+    assert member.due(2) == []
+
+    finish(member, deliveries)
+
+    assert member.due(3) == [Commit(Q0, 1, 2, is_last=False)]
+
+
 def test_offset_is_committed_again_every_five_seconds() -> None:
     """A former owner's late commit may have lowered it at the broker."""
     member, epoch, (delivery,) = delivered([0, 1])
@@ -908,6 +917,14 @@ def test_offset_of_messages_that_the_broker_lost_is_not_committed(found: int) ->
     assert of_type(member.due(41), Pull) == [Pull(Q0, acquire.epoch, found)]
 
 
+def test_queue_in_which_others_have_gone_on_behind_messages_that_were_lost_is_lost() -> None:
+    member, epoch = reconnected([0, 1, 2])
+
+    member.regained(Q0, epoch, found=5, has_newest=False, now_ms=40)
+
+    assert member.take_facts()[-1] == QueueLost(Q0)
+
+
 def test_nothing_is_pulled_or_committed_before_the_broker_has_answered() -> None:
     member, epoch = reconnected([0, 1, 2])
     in_hand(member, Q0, epoch).pull_failed(3, 40)
@@ -935,7 +952,9 @@ def test_offset_that_was_reset_meanwhile_is_kept() -> None:
     assert of_type(member.due(20_050), Commit) == []
 
 
-def given_up_uncommitted(*, found: int, has_newest: bool = True) -> list[Action]:
+def given_up_uncommitted(
+    *, found: int, has_newest: bool = True, is_committed: bool = True
+) -> list[Action]:
     """Return what a member does whose queue comes back, of which it could not commit offset 3."""
     member, epoch, deliveries = delivered([0, 1, 2])
     member.due(10)
@@ -952,13 +971,34 @@ def given_up_uncommitted(*, found: int, has_newest: bool = True) -> list[Action]
     (acquire,) = of_type(member.due(9_000), Acquire)
     assert acquire == Acquire(Q0, epoch + 1, wants_lock=False, newest=stored_of(message(2)))
     member.acquired(
-        Q0, epoch + 1, offset=found, is_committed=True, has_newest=has_newest, now_ms=9_001
+        Q0, epoch + 1, offset=found, is_committed=is_committed, has_newest=has_newest, now_ms=9_001
     )
     return [a for a in member.due(9_001) if isinstance(a, Commit | Pull)]
 
 
 def test_queue_that_comes_back_goes_on_where_it_was_given_up() -> None:
     assert given_up_uncommitted(found=0) == [Commit(Q0, 2, 3, is_last=False), Pull(Q0, 2, 3)]
+
+
+def test_queue_that_comes_back_does_not_begin_where_a_new_group_would() -> None:
+    again = given_up_uncommitted(found=40, is_committed=False)
+
+    assert again == [Commit(Q0, 2, 3, is_last=False), Pull(Q0, 2, 3)]
+
+
+def test_queue_given_up_in_doubt_goes_on_though_its_broker_forgot_the_offset() -> None:
+    member, _ = joined(Q0, start=9)
+    member.due(0)
+    member.connection_lost(all_queues(member), 10)
+    member.rebalanced([share()], 20)
+    for now_ms in (20, 20 + LAST_COMMIT_MS):
+        member.due(now_ms)
+    member.rebalanced([share(Q0)], 9_000)
+    (acquire,) = of_type(member.due(9_000), Acquire)
+    assert isinstance(acquire, Acquire)
+    member.acquired(Q0, acquire.epoch, offset=0, is_committed=False, now_ms=9_001)
+
+    assert of_type(member.due(9_001), Pull) == [Pull(Q0, acquire.epoch, 9)]
 
 
 def test_queue_that_comes_back_goes_on_where_another_member_stopped() -> None:

@@ -197,6 +197,7 @@ def test_drain_and_last_commit_have_a_bound_each() -> None:
     finish(owned, [first])
 
     drained_ms = 2 + DRAIN_MS
+    assert owned.next_due_ms(2, may_acquire=True) == drained_ms
     assert collect(owned, drained_ms - 1) == ([], [])
     assert collect(owned, drained_ms)[0] == [Commit(QUEUE, 1, 1, is_last=True)]
     assert collect(owned, drained_ms + LAST_COMMIT_MS - 1) == ([], [])
@@ -215,6 +216,7 @@ def test_last_commit_waits_for_on_revoke_within_a_bound() -> None:
     assert CallOnRevoke(QUEUE, 1) in collect(owned, 2)[0]
     assert collect(owned, 1 + CALL_WAIT_MAX_MS) == ([], [])
     assert state_of(owned) is QueueState.DRAINING
+    assert owned.next_due_ms(1 + CALL_WAIT_MAX_MS, may_acquire=True) == 2 + CALL_WAIT_MAX_MS
     assert collect(owned, 2 + CALL_WAIT_MAX_MS)[0] == [Commit(QUEUE, 1, 1, is_last=True)]
 
 
@@ -255,6 +257,20 @@ def test_on_revoke_is_not_called_for_a_queue_that_was_never_assigned() -> None:
 
     assert collect(owned, 0) == ([], [])
     assert owned.is_released
+
+
+def test_last_commit_waits_until_a_broker_that_was_away_has_been_asked() -> None:
+    owned = consuming(locks=False)
+    finish(owned, delivered(owned, [0], now_ms=1))
+    owned.connection_lost(2)
+    owned.revoke(3, drain_timeout_ms=DRAIN_MS)
+
+    assert collect(owned, 3) == ([], [])
+    owned.heartbeat_answered(4, 5)
+    newest = stored_of(message(0))
+    assert collect(owned, 5)[0] == [Regain(QUEUE, 1, wants_lock=False, newest=newest)]
+    assert owned.regained(0, has_newest=True, lock_sent_ms=None, now_ms=6) is None
+    assert collect(owned, 6)[0] == [Commit(QUEUE, 1, 1, is_last=True)]
 
 
 # --- the lock's end -------------------------------------------------------------------------
@@ -299,6 +315,7 @@ def test_queue_whose_lock_ends_while_it_is_given_up_commits_nothing(is_drained: 
         assert Commit(QUEUE, 1, 1, is_last=True) in collect(owned, 3)[0]
     else:
         collect(owned, 3)
+        assert owned.next_due_ms(3, may_acquire=True) == MARKED_LEASE_MS
 
     actions, facts = collect(owned, MARKED_LEASE_MS)
     assert facts == [QueueLost(QUEUE)]
