@@ -526,7 +526,7 @@ class GroupMember:
         """Release a queue; if the queue is wanted again, return it as a new `OwnedQueue`."""
         del self._queues[owned.queue]
         self._note_progress(owned)
-        if not self._is_leaving and owned.queue in self._wanted.get(owned.queue.topic, ()):
+        if owned.queue in self._wanted.get(owned.queue.topic, ()):
             return (self._give(owned.queue, now_ms),)
         return ()
 
