@@ -87,6 +87,16 @@ def test_a_query_returns_the_latest_and_those_of_its_time(store: MessageStore) -
     assert query(store, "all", bytes_max=1) == [b"11"]
 
 
+def test_a_message_that_has_a_key_twice_counts_once(storage: Any, new_record: NewRecord) -> None:
+    store = open_store(storage, CONFIG)
+    for body in (b"1", b"2"):
+        put(store, new_record(body, properties="UNIQ_KEY\x01k\x02KEYS\x01k"), timestamp_ms=1)
+
+    size = store.appended_position
+    assert query(store, "k", count_max=2, bytes_max=size) == [b"1", b"2"]
+    assert query(store, "k", bytes_max=size - 1) == [b"2"]
+
+
 @pytest.mark.parametrize(
     ("properties", "keys"),
     [
