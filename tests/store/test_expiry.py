@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -202,6 +204,24 @@ def test_a_query_goes_on_while_what_it_looks_at_expires(
 
     assert 0 < query(store, "all") == len(found.records) < whole
     store.close()
+
+
+def test_the_disk_gets_the_room_of_expired_files(tmp_path: Path, new_record: NewRecord) -> None:
+    store = open_store(FileStorage(tmp_path), CONFIG)
+    fill(store, new_record, range(60))
+    assert query(store, "k0") > 0
+
+    assert expire(store) is not None
+
+    opened = set[str]()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            opened.add(os.readlink(f"/proc/self/fd/{name}"))
+    of_store = {path for path in opened if path.startswith(str(tmp_path))}
+    store.close()
+    # A file that is removed has its room until nobody has it open.
+    assert of_store
+    assert {path for path in of_store if path.endswith(" (deleted)")} == set()
 
 
 def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
