@@ -895,6 +895,21 @@ def test_killed_broker_knows_what_is_in_flight_and_what_is_finished(rig: Any) ->
     rig.store.close()
 
 
+def test_changes_that_need_several_records_survive_a_kill(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrowmq.broker.pop_log.CHANGES_PER_RECORD", 1)
+    for queue_id in range(3):
+        fill(rig, f"{queue_id}", queue_id=queue_id)
+    found = pop(rig)
+    rig = kill(rig)
+
+    assert sorted(bodies(found)) == [b"0", b"1", b"2"]
+    assert pop(rig) == []
+    assert [ack(rig, handle) for _, handle in found] == [0] * 3
+    rig.store.close()
+
+
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_table_replaces_the_log_before_it(
     rig: Any, monkeypatch: pytest.MonkeyPatch, is_killed: bool

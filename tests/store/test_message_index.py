@@ -87,6 +87,16 @@ def test_a_query_returns_the_latest_and_those_of_its_time(store: MessageStore) -
     assert query(store, "all", bytes_max=1) == [b"11"]
 
 
+def test_a_message_that_has_a_key_twice_counts_once(storage: Any, new_record: NewRecord) -> None:
+    store = open_store(storage, CONFIG)
+    for body in (b"1", b"2"):
+        put(store, new_record(body, properties="UNIQ_KEY\x01k\x02KEYS\x01k"), timestamp_ms=1)
+
+    size = store.appended_position
+    assert query(store, "k", count_max=2, bytes_max=size) == [b"1", b"2"]
+    assert query(store, "k", bytes_max=size - 1) == [b"2"]
+
+
 @pytest.mark.parametrize(
     ("properties", "keys"),
     [
@@ -259,6 +269,66 @@ def test_a_log_without_an_index_gets_one_in_idle_moments(
         again.build_index()
 
     assert len(query(again, "all")) == 12
+
+
+@pytest.mark.parametrize("at", [2, 4, 6], ids=["size", "magic", "end of the magic"])
+def test_a_damaged_record_keeps_none_behind_it_from_the_index(
+    store: MessageStore, storage: Any, at: int
+) -> None:
+    entry = store.queues.entry("T", 0, 5)
+    assert entry is not None
+    storage.inodes["commitlog/00000000000000000000"].data[entry[0] + at] ^= 0x40
+
+    assert query(store, "all") == [b"%d" % number for number in range(12) if number != 5]
+
+
+@pytest.mark.parametrize("long_size", [1, 300_000])
+@pytest.mark.parametrize("page_count", [1, 3])
+def test_pages_of_the_log_that_the_disk_has_lost_keep_none_behind_them_from_the_index(
+    storage: Any,
+    new_record: NewRecord,
+    monkeypatch: pytest.MonkeyPatch,
+    page_count: int,
+    long_size: int,
+) -> None:
+    store = open_store(storage, replace(CONFIG, commit_log_file_size=1 << 20))
+    sizes = [long_size, *[1_500] * 19]
+    for number, size in enumerate(sizes):
+        record = new_record(b"x" * size, properties=f"UNIQ_KEY\x01U{number}")
+        put(store, record, timestamp_ms=number)
+    records = all_records(store)
+    begin = records[5].position if long_size == 1 else 270_000
+    lost = range(begin - begin % 4096, begin - begin % 4096 + 4096 * page_count)
+    whole = [
+        record.position + record.size <= lost.start or record.position >= lost.stop
+        for record in records
+    ]
+    read = SimulatedFile.read
+
+    def fail(file: SimulatedFile, position: int, size: int) -> bytes:
+        if (
+            file.path.startswith("commitlog/")
+            and position < lost.stop
+            and lost.start < position + size
+        ):
+            raise OSError(errno.EIO, "unreadable")
+        return read(file, position, size)
+
+    monkeypatch.setattr(SimulatedFile, "read", fail)
+
+    assert 0 < whole.count(False) < 12
+    assert [query(store, f"U{number}") != [] for number in range(20)] == whole
+
+
+def test_a_disk_that_does_not_answer_for_a_while_takes_no_keys(
+    store: MessageStore, storage: Any
+) -> None:
+    storage.read_error = OSError(errno.EIO, "the disk does not answer")
+    for _ in range(9):
+        store.build_index()
+    storage.mend()
+
+    check_all_keys(store)
 
 
 def test_the_index_lags_by_a_bound_at_most(
