@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -47,6 +48,7 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.compression import COMPRESSED
 from sparrowmq.protocol.trace import ConsumedCode
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
@@ -325,7 +327,7 @@ async def test_receive_that_is_given_up_gives_its_messages_back(
 
 
 class Brokers:
-    """Brokers a and b with a message each in each topic; some of the servers are away."""
+    """Brokers a and b with a message each in each topic, or several; some servers are away."""
 
     def __init__(self) -> None:
         self.away: set[str] = set()
@@ -333,6 +335,7 @@ class Brokers:
         self.perm = PERM_READ | PERM_WRITE
         self.refusal: int | None = None
         self.properties = ""
+        self.count, self.packed = 1, b""
         self.acknowledged: list[str] = []
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
@@ -340,9 +343,17 @@ class Brokers:
             raise ConnectFailed("away", address=address)
         if request.code == RequestCode.POP_MESSAGE:
             topic = (request.ext_fields or {})["topic"]
-            body = record(topic, 0, 7, address.encode(), properties=self.properties)
+            stored: dict[str, Any] = {"properties": self.properties}
+            if self.packed:
+                stored["sys_flag"] = COMPRESSED
+            offsets = range(7, 7 + self.count)
+            body = b"".join(
+                record(topic, 0, offset, self.packed or address.encode(), **stored)
+                for offset in offsets
+            )
             fields = {"popTime": "5", "invisibleTime": "60000", "reviveQid": "0", "restNum": "0"}
-            fields |= {"startOffsetInfo": "0 0 7", "msgOffsetInfo": "0 0 7"}
+            fields["startOffsetInfo"] = "0 0 7"
+            fields["msgOffsetInfo"] = f"0 0 {','.join(map(str, offsets))}"
             return response_to(request, ext_fields=fields, body=body)
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             if (request.ext_fields or {})["topic"] not in self.topics:
@@ -372,8 +383,12 @@ def make_source(*topics: str) -> PopSource:
     return source
 
 
+def receive_once(run: Play, source: PopSource) -> list[MessageExt]:
+    return run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=0))
+
+
 def receive_of_both(run: Play, source: PopSource) -> list[MessageExt]:
-    found = [run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=0)) for _ in "ab"]
+    found = [receive_once(run, source) for _ in "ab"]
     return [message for messages in found for message in messages]
 
 
@@ -407,6 +422,28 @@ def test_tag_with_the_hash_code_of_a_wanted_one_is_acknowledged(
     # Brokers of RocketMQ's compare the codes, and deliver what came before under another tag.
     assert len(receive_of_both(run, source)) == count
     assert (len(brokers.acknowledged) > 0) == (count == 0)
+
+
+@pytest.mark.parametrize("refusal", [None, ResponseCode.SYSTEM_BUSY])
+def test_messages_that_inflate_beyond_the_bound_of_an_answer_are_given_back(
+    refusal: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop, "INFLATED_SUM_MAX", 3 << 20)
+    brokers, body = Brokers(), bytes(1 << 20)
+    brokers.count, brokers.packed, brokers.refusal = 5, zlib.compress(body), refusal
+    run, source = Play(brokers), make_source("T")
+
+    for messages in (receive_once(run, source), receive_once(run, source)):
+        assert [message.queue_offset for message in messages] == [7, 8, 9]
+        assert {message.body for message in messages} == {body}
+    returned = [
+        request.ext_fields or {}
+        for _, request in run.requests
+        if request.code == RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    ]
+    assert [fields["offset"] for fields in returned] == ["10", "11"] * 2
+    assert {(fields["invisibleTime"], fields["suspend"]) for fields in returned} == {("0", "true")}
+    assert run.slept_ms, "the driver gets a turn"
 
 
 def make_popping(source: PopSource, *, done: Sequence[MessageExt] = ()) -> pop_loop._Popping:
