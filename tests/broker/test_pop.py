@@ -11,6 +11,7 @@ import pytest
 
 from sparrowmq.broker import message_filter, pop_queues
 from sparrowmq.broker.config_files import read_tables
+from sparrowmq.broker.pending_replies import FLUSH_TIMEOUT_MS
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
@@ -965,6 +966,33 @@ def test_answers_wait_for_the_flush_of_the_log(rig: Any) -> None:
     rig.work()
     (reply,) = rig.replies([o for o in rig.outputs if getattr(o, "connection", 0) is connection])
     assert bodies(read(reply)) == [b"a"]
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_messages_of_a_pop_whose_flush_is_late_come_to_the_next_as_the_same_attempt(
+    rig: Any, order: str
+) -> None:
+    fill(rig, "a", "b")
+    rig.holds_work = True
+    late = held(rig, order=order)
+    rig.now_ms += FLUSH_TIMEOUT_MS
+    rig.host.tick()
+    assert late() == []
+    rig.now_ms += 100
+    rig.host.tick()
+    (refused,) = late()
+    assert (refused.code, refused.body) == (ResponseCode.FLUSH_DISK_TIMEOUT, None)
+    rig.holds_work = False
+    rig.advance(200)
+    rig = kill(rig)
+    rig.advance(100)
+
+    found = pop(rig, order=order)
+    assert bodies(found) == [b"a", b"b"]
+    assert [record.reconsume_times for record, _ in found] == [0, 0]
+    rig.advance(FLUSH_TIMEOUT_MS + 200)
+    assert pop(rig, order=order) == [], "these were flushed in time"
+    rig.store.close()
 
 
 def test_pops_are_refused_while_the_log_cannot_be_written_and_nothing_is_forgotten(

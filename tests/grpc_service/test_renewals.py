@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable
@@ -47,6 +48,7 @@ from sparrowmq.protocol.compression import COMPRESSED
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import PopHandle, PopMessageResponseHeader, parse_handle
 from sparrowmq.protocol.record import Record, encode_record
+from sparrowmq.serving.access_control import AccessControl, Document
 
 START_MS = 1_800_000_000_000
 CALLER = Caller("consumer@1", "127.0.0.1:5", LanguageCode.OTHER, None)
@@ -734,3 +736,39 @@ def test_full_telemetry_stream_loses_its_oldest_command() -> None:
         tell(commands, command)
 
     assert [commands.get_nowait() for _ in range(2)] == told[1:]
+
+
+async def test_messages_are_renewed_after_the_key_of_their_clients_account_was_changed() -> None:
+    def rules_of(secret: str) -> Document:
+        return {"accounts": [{"accessKey": "account-1", "secretKey": secret, "admin": "true"}]}
+
+    def identify(secret: str) -> Caller:
+        signature = hmac.new(secret.encode(), b"now", "sha1").hexdigest()
+        metadata = {
+            "x-mq-client-id": "consumer@1",
+            "x-mq-date-time": "now",
+            "authorization": f"MQv2-HMAC-SHA1 Credential=account-1, Signature={signature}",
+        }
+        call = SimpleNamespace(invocation_metadata=metadata.items, peer=lambda: "ipv4:127.0.0.1:5")
+        return server._identify(call)
+
+    async def ask(request: RemotingCommand, **_: object) -> RemotingCommand:
+        refusals.append(rules.find_refusal(request, "127.0.0.1:5"))
+        fields = {"popTime": "1", "invisibleTime": "60000", "reviveQid": "0"}
+        return RemotingCommand(code=0, ext_fields=fields)
+
+    now_ms, refusals = START_MS, list[str | None]()
+    rules = AccessControl(rules_of("first-secret"), lambda _: None)
+    broker = SimpleNamespace(connect=lambda *_, **__: SimpleNamespace(is_closed=False, ask=ask))
+    server = GrpcServer(
+        cast(BrokerPort, broker), access=rules, timestamp_ms=lambda: 0, now_ms=lambda: now_ms
+    )
+    handle = PopHandle(3, START_MS, 60_000, 0, "0", "broker-a", 1, 3)
+    server._renewals.add(identify("first-secret"), Receipt("GID", "T", handle, 1_234))
+
+    rules.replace(rules_of("second-secret"))
+    now_ms += 45_000
+    identify("second-secret")
+    await server._renewals.look()
+
+    assert refusals == [None]
