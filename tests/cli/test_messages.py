@@ -29,6 +29,7 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
 from sparrowmq.cli.message_view import (
     BodyFormat,
     format_body,
@@ -36,8 +37,9 @@ from sparrowmq.cli.message_view import (
     print_message,
     shorten_body,
 )
-from sparrowmq.cli.messages import COPY_COLUMNS, find_operator, row_of_copy
+from sparrowmq.cli.messages import COPY_COLUMNS, find_operator, row_of_copy, tail_messages
 from sparrowmq.cli.output import print_rows
+from sparrowmq.client.operations.browse import Start, open_browser
 from sparrowmq.client.operations.resend import Edit
 from sparrowmq.model.message import BODY_BYTES_MAX as MESSAGE_BYTES_MAX
 from sparrowmq.model.plain_text import escape
@@ -572,3 +574,21 @@ def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -
     assert (result.returncode, result.stdout) == (0, b"")
     assert b"messages" in seen
     assert b"sent 2,000 messages" in seen
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b'{"price": 1.10, "n": [1e5, -0]}', '{"price":1.10,"n":[1e5,-0]}'),
+        (b"[12345678901234567890.125, 0.1000000000000000000001]", None),
+        (b'{"a": 1, "a": 2}', '{"a":1,"a":2}'),
+        (rb'{"\u4e2d": "\u6587 \" \n"}', '{"中":"文 \\" \\n"}'),
+        ('{"a": "中 文"}'.encode("utf-16"), '{"a":"中 文"}'),
+    ],
+)
+def test_a_body_of_json_has_the_numbers_and_names_that_were_sent(
+    body: bytes, shown: str | None
+) -> None:
+    expected = body.decode().replace(" ", "") if shown is None else shown
+
+    assert format_body(body, BodyFormat.AUTO) == expected
