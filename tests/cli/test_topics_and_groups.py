@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +15,19 @@ import pytest
 from typer.testing import CliRunner
 
 from commands import Commands, starting
+from poison import send_stored
 from server_processes import Servers
-from sparrowmq import Admin, Message, MessageQueue, Producer, PushConsumer
+from sparrowmq import Admin, Message, MessageQueue, PollConsumer, Producer, PushConsumer
+from sparrowmq.cli.cluster import group_row, topic_row
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
-from sparrowmq.cli.group import watch_lag
+from sparrowmq.cli.group import CHANGES_SHOWN_MAX, watch_lag
 from sparrowmq.cli.main import build_app
+from sparrowmq.client.operations.overview import (
+    GROUPS_ASKED_MAX,
+    FlowRates,
+    GroupOverview,
+    TopicOverview,
+)
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -275,7 +284,9 @@ def test_group_with_members_is_shown_and_neither_deleted_nor_moved_by_offsets(
             for to in (("--to", "0"), ("--to", "earliest", "-q", "broker-a:0"))
         ]
 
-    assert [member.client_id] == [row["client_id"] for row in shown["members"]]
+    assert [(row["client_id"], row["address"]) for row in shown["members"]] == [
+        (member.client_id, "127.0.0.1")
+    ]
     assert "a || b" in [row["expression"] for row in shown["topics"]]
     assert (deleted.exit_code, "1 member connected" in deleted.stderr) == (2, True)
     refusals = [(each.exit_code, "reset all queues to a time" in each.stderr) for each in moved]
@@ -353,6 +364,8 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
         # What changes something needs all brokers.
         "delete": ("topic", "delete", "T"),
         "update": ("group", "update", "GID_lag", "--retries", "3"),
+        "remove": ("group", "delete", "GID_lag"),
+        "skip": ("group", "skip", "GID_lag"),
         "nowhere": ("msg", "find", "first", "--topic", "T"),
     }
     try:
@@ -376,13 +389,17 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
         }
         with open_cluster(ConnectionOptions(servers.name_server, timeout=0.5)) as cluster:
             _, watched = next(watch_lag(cluster, "GID_lag", None, 1_000))
+        with starting() as start:
+            process = start("group", "lag", "GID_lag", "--watch", *options[:-1])
+            assert process.stderr is not None
+            said = process.stderr.readline()
     finally:
         for pid in servers.children().values():
             os.kill(pid, signal.SIGCONT)
         servers.end()
 
     refused = {name for name, result in ended.items() if result.exit_code}
-    assert refused == {"delete", "update", "nowhere"}
+    assert refused == {"delete", "update", "remove", "skip", "nowhere"}
     assert {ended[name].exit_code for name in refused} == {3}
     # Of these, JSON alone has the reason: tables name the broker in a line of their own.
     for name in commands.keys() - refused - {"owners", "doctor"}:
@@ -392,6 +409,8 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
     for name in ("owners", "doctor", "group", "topic"):
         assert shown[name]["failures"].keys() == {"broker-a"}, name
     assert watched.keys() == {"broker-a"}
+    assert said.startswith("sparrowmq: broker-a: ")
+    assert "its queues are missing" in said
     assert [row["broker"] for row in shown["lag"]] == ["broker-a-2"]
     assert [row["broker"] for row in shown["group"]["settings"]] == ["broker-a-2"]
     assert [row["broker"] for row in shown["topic"]["queues"]] == ["broker-a-2"]
