@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ def test_a_drained_broker_takes_no_messages_until_it_is_undone() -> None:
             with Admin(name_server=cluster.name_server, timeout_ms=10_000) as admin:
                 return admin.route("T").publish_queues
 
-        assert not smq.json("broker", "drain", "broker-a")["applied"]
+        (planned,) = smq.json("broker", "drain", "broker-a")["changes"]
+        (undone,) = smq.json("broker", "drain", "broker-a", "--undo")["changes"]
+        assert (planned["takes_messages"], undone["takes_messages"]) == ("yes → no", "no → yes")
         assert writable()
         assert smq("broker", "drain", "broker-a", "--yes").exit_code == 0
         wait_until("no queue to write", lambda: not writable())
@@ -84,6 +87,10 @@ def test_contexts_are_named_chosen_and_forgotten() -> None:
 
     assert run("context", "set", "prod", "-n", "ns-2:9876").exit_code == 0
     listed = run("context", "ls", "--json").stdout
+    assert {row["name"]: row["current"] for row in json.loads(listed)} == {
+        "dev": True,
+        "prod": False,
+    }
     assert "ns-2:9876" in listed
     assert '"namespace": "eu"' in listed
     assert run("context", "delete", "dev").exit_code == 0
@@ -121,3 +128,20 @@ def test_wrong_contexts_are_refused(arguments: tuple[str, ...], words: str) -> N
 
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("last", "kept"),
+    [("--secret-key-env", ("OPS", "")), ("--secret-key-file", ("", "/secret"))],
+)
+def test_a_new_place_of_a_secret_takes_the_place_of_the_old_one(
+    home: Path, last: str, kept: tuple[str, str]
+) -> None:
+    places = {"--secret-key-env": "OPS", "--secret-key-file": "/secret"}
+    for option in sorted(places, key=lambda each: each == last):
+        assert run("context", "set", "prod", option, places[option]).exit_code == 0
+    both = run("context", "set", "prod", *(word for pair in places.items() for word in pair))
+
+    prod = read_contexts(home / "sparrowmq" / "contexts.toml").get("prod")
+    assert (prod.secret_key_env, prod.secret_key_file) == kept
+    assert (both.exit_code, "not both" in both.stderr) == (2, True)
