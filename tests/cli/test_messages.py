@@ -576,6 +576,21 @@ def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -
     assert b"sent 2,000 messages" in seen
 
 
+def test_a_line_of_the_longest_message_is_sent_whole(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_longest", queues=1)
+    line = "x" * MESSAGE_BYTES_MAX
+
+    sent = smq.json("send", "T_longest", stdin=f"a\n{line}\r\n{line}\nb")
+    longer = smq("send", "T_longest", stdin=f"{line}x\n")
+
+    assert sent["sent"] == 4
+    assert (longer.exit_code, "line 1 is longer" in longer.stderr) == (2, True)
+    read = bodies(smq, "T_longest", "--from", "earliest")
+    assert [len(body) for body in read] == [1, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, 1]
+
+
 @pytest.mark.parametrize(
     ("body", "shown"),
     [
