@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -14,8 +15,22 @@ from commands import Commands
 from sparrowmq import PushConsumer
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
 from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED
-from sparrowmq.cli.top import GroupScreen, LagHistory, LookFailed, Seen, TopApp, sparkline
-from sparrowmq.client.operations.overview import BrokerOverview, GroupOverview, Overview
+from sparrowmq.cli.top import (
+    Examined,
+    GroupScreen,
+    LagHistory,
+    LookFailed,
+    Poller,
+    Seen,
+    TopApp,
+    sparkline,
+)
+from sparrowmq.client.operations.overview import (
+    BrokerOverview,
+    GroupOverview,
+    Overview,
+    TopicProgress,
+)
 from sparrowmq.doctor.group_snapshot import GroupSnapshot, Sample
 from sparrowmq.doctor.group_view import examine
 from sparrowmq.testing import EmbeddedCluster
@@ -229,3 +244,31 @@ def test_history_is_of_the_groups_that_are_there_and_bounded() -> None:
     assert [len(row.lags) for row in rows] == [30, 30]
     assert [row.group.group for row in history.add(look(100, "a"))] == ["a"]
     assert [row.lags for row in history.add(look(101, "b"))] == [(101,)]
+
+
+class StopAtClear(threading.Event):
+    """A hurry that a stop follows at once; notes the pauses that begin after the stop."""
+
+    def __init__(self, poller: Poller) -> None:
+        super().__init__()
+        self._poller = poller
+        self.late_pauses = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.late_pauses += self._poller.stopped.is_set()
+        return True
+
+    def clear(self) -> None:
+        self._poller.stopped.set()
+        self.set()
+        super().clear()
+
+
+def test_a_stop_between_two_looks_is_not_waited_out(cluster: EmbeddedCluster) -> None:
+    with open_cluster(ConnectionOptions(cluster.name_server, timeout=10.0)) as opened:
+        poller = Poller(opened, 60_000, lambda message: None)
+        poller.hurried = hurried = StopAtClear(poller)
+
+        poller.run()
+
+    assert hurried.late_pauses == 0
