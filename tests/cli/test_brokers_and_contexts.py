@@ -130,6 +130,32 @@ def test_wrong_contexts_are_refused(arguments: tuple[str, ...], words: str) -> N
     assert words in result.stderr
 
 
+@pytest.mark.slow
+def test_a_change_that_failed_prints_no_json(smq: Commands) -> None:
+    result = smq("broker", "config", "broker-a", "x=1", "--yes", "--json")
+
+    assert (result.exit_code, result.stdout) == (3, "")
+
+
+@pytest.mark.slow
+def test_commands_of_a_context_stay_in_its_namespace(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    at = ("-n", shared_cluster.name_server, "--namespace", "eu")
+    assert run("context", "set", "europe", *at).exit_code == 0
+    assert run("topic", "create", "T_of_eu", "-q", "1").exit_code == 0
+    assert run("send", "T_of_eu", "hello").exit_code == 0
+    smq("send", "eu%T_of_eu", "from outside")
+
+    read = run("tail", "T_of_eu", "--body")
+    made = run("group", "update", "GID_of_eu", "--yes")
+
+    assert read.stdout.splitlines() == ["hello", "from outside"]
+    assert made.exit_code == 0
+    assert smq("group", "show", "eu%GID_of_eu").exit_code == 0
+    assert smq("group", "show", "GID_of_eu").exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("last", "kept"),
     [("--secret-key-env", ("OPS", "")), ("--secret-key-file", ("", "/secret"))],

@@ -576,6 +576,17 @@ def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -
     assert b"sent 2,000 messages" in seen
 
 
+def test_a_message_beyond_the_limit_is_refused_and_not_cut(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_too_long", queues=1)
+
+    whole = smq("send", "T_too_long", "--whole", stdin="x" * (MESSAGE_BYTES_MAX + 1))
+
+    assert (whole.exit_code, "more than 4,194,304 bytes" in whole.stderr) == (2, True)
+    assert bodies(smq, "T_too_long", "--from", "earliest") == []
+
+
 def test_a_line_of_the_longest_message_is_sent_whole(
     smq: Commands, shared_cluster: EmbeddedCluster
 ) -> None:
@@ -589,6 +600,48 @@ def test_a_line_of_the_longest_message_is_sent_whole(
     assert (longer.exit_code, "line 1 is longer" in longer.stderr) == (2, True)
     read = bodies(smq, "T_longest", "--from", "earliest")
     assert [len(body) for body in read] == [1, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, 1]
+
+
+def test_lines_go_to_the_queue_that_is_named_also_delayed(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_to_queue", queues=8)
+
+    for _ in range(2):
+        assert smq("send", "T_to_queue", "-q", "broker-a:5", stdin="1\n2\n3\n").exit_code == 0
+    delayed = smq("send", "T_to_queue", "--delay-level", "18", stdin="1\n2\n")
+
+    queues = smq.json("topic", "show", "T_to_queue")["queues"]
+    assert [queue["messages"] for queue in queues] == [0, 0, 0, 0, 0, 6, 0, 0]
+    assert (delayed.exit_code, "sent 2 messages" in delayed.stderr) == (0, True)
+
+
+def test_messages_are_found_within_the_times_given(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_when", queues=1)
+    smq("send", "T_when", "x", "--key", "k")
+    find = ("msg", "find", "k", "--topic", "T_when")
+
+    assert [each["body"] for each in smq.json(*find, "--from", "1h", "--to", "0s")] == ["x"]
+    for times in (("--to", "1h"), ("--from", "2100-01-01T00:00")):
+        assert smq(*find, *times).exit_code == 1, times
+
+
+def test_following_goes_on_with_messages_of_the_key_alone(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_keys", queues=1)
+    with open_cluster(ConnectionOptions(shared_cluster.name_server, timeout=10.0)) as cluster:
+        browser = cluster.run(
+            open_browser(cluster.directory, "T_keys", start=Start(is_latest=True))
+        )
+        for key in ("other", "wanted"):
+            smq("send", "T_keys", key, "--key", key)
+        found = tail_messages(cluster, browser, None, "wanted", follows=True)
+
+        assert next(found).body == b"wanted"
+        found.close()
 
 
 @pytest.mark.parametrize(

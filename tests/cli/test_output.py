@@ -80,3 +80,15 @@ def test_json_is_json_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -> None
 
         stdout.seek(0)
         assert json.load(stdout) == {"body": "é 标签 🐦"}
+
+
+def test_times_are_those_of_this_machines_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        shown = format_value(1_700_000_000_123, "born_timestamp_ms")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert shown == "2023-11-15 06:13:20.123"
