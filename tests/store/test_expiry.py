@@ -72,7 +72,7 @@ def expire(store: MessageStore, **arguments: Any) -> ExpiryWork | None:
     work = store.expire(**given | arguments)
     if work is not None:
         work.run()
-        sweep(store)
+        store.sweep(1000, has_topic=lambda _: True)
     return work
 
 
@@ -319,8 +319,11 @@ def test_a_file_of_the_index_is_not_removed_while_it_is_written(
 
     assert flushing.index.error is None
     assert names == storage.list_names("index")
+    killed = storage.copy()
     assert expire(store, before_timestamp_ms=500) is not None
     assert names[0] not in storage.list_names("index")
+    open_store(killed, CONFIG)
+    assert names[0] not in killed.list_names("index")
 
 
 def test_an_oldest_file_before_an_empty_one_goes_on_a_full_disk(
@@ -615,6 +618,23 @@ def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
     sweep(store)
 
     assert (count, kept, len(storage.list_names("consumequeue/T/0"))) == (12, 12, 2)
+
+
+def test_a_start_removes_the_files_of_queues_that_a_kill_has_left(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    assert work is not None
+    work.run()
+    count = len(storage.list_names("consumequeue/T/0"))
+
+    store = open_store(storage.kill(), CONFIG)
+    store.sweep(1000, has_topic=lambda _: True)
+
+    assert (count, len(storage.list_names("consumequeue/T/0"))) == (12, 2)
+    assert store.queues.max_offset("T", 0) == 60
 
 
 def hour_of(text: str) -> Callable[[int], int]:

@@ -97,6 +97,17 @@ def test_a_message_that_has_a_key_twice_counts_once(storage: Any, new_record: Ne
     assert query(store, "k", bytes_max=size - 1) == [b"2"]
 
 
+def test_messages_of_one_millisecond_are_found_in_all_files(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    for number in range(12):
+        put(store, new_record(b"%d" % number, properties="KEYS\x01all"), timestamp_ms=1_000)
+
+    assert len(query(store, "all", begin_timestamp_ms=1_000, end_timestamp_ms=1_000)) == 12
+    assert len(storage.list_names("index")) > 1
+
+
 @pytest.mark.parametrize(
     ("properties", "keys"),
     [
@@ -210,6 +221,25 @@ def test_a_damaged_file_and_the_files_after_it_are_built_anew(
 
     assert storage.list_names("index") == names[:at]
     check_all_keys(again)
+
+
+def test_keys_of_records_that_the_log_has_lost_go_with_them(
+    store: MessageStore, storage: Any, new_record: NewRecord
+) -> None:
+    entry = store.queues.entry("T", 0, 2)
+    assert entry is not None
+    store.close()
+    log = storage.inodes["commitlog/00000000000000000000"]
+    log.data[entry[0] :] = bytes(len(log.data) - entry[0])
+
+    again = open_store(storage, CONFIG)
+    assert query(again, "all") == [b"0", b"1"]
+    put(again, new_record(b"new", properties="KEYS\x01all"), timestamp_ms=2_000_000)
+
+    assert query(again, "all") == [b"0", b"1", b"new"]
+    again.close()
+    findings = [f for f in StoreCheck(storage, CONFIG).run() if f.path.startswith("index")]
+    assert {finding.state for finding in findings} == {Soundness.SOUND}
 
 
 @pytest.mark.parametrize("counts", [(100, 6), (7, 40), (30, 33)])
@@ -444,6 +474,41 @@ def test_a_power_cut_while_the_index_is_written_takes_no_keys(
         work.run()
 
     check_all_keys(open_store(storage.lose_power(), NO_CHECKPOINTS))
+
+
+def test_one_entry_that_no_checkpoint_knows_hides_none_before_it(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, NO_CHECKPOINTS)
+    put(store, new_record(b"1", properties="KEYS\x01k"), timestamp_ms=1)
+    store.close()
+    store = open_store(storage, NO_CHECKPOINTS)
+    put(store, new_record(b"2", properties="KEYS\x01k"), timestamp_ms=2)
+    store.build_index()
+    work = store._index.take_flush()
+    assert work is not None
+    work.run()
+
+    assert query(open_store(storage.kill(), NO_CHECKPOINTS), "k") == [b"1", b"2"]
+
+
+def test_damaged_entries_that_lead_in_a_circle_end_a_search_and_a_start(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, NO_CHECKPOINTS)
+    for number in (1, 2):
+        put(store, new_record(b"%d" % number, properties="KEYS\x01k"), timestamp_ms=1)
+    store.build_index()
+    work = store._index.take_flush()
+    assert work is not None
+    work.run()
+    (name,) = storage.list_names("index")
+    # The second entry names itself as the one before it.
+    at = HEADER_SIZE + 4 * NO_CHECKPOINTS.index_slot_count + 20 * 2 + 16
+    storage.open(f"index/{name}").write(at, (2).to_bytes(4, "big"))
+
+    assert query(store, "k") == [b"2"]
+    assert query(open_store(storage.kill(), NO_CHECKPOINTS), "k") == [b"1", b"2"]
 
 
 def test_slots_that_were_not_written_are_those_of_their_file(

@@ -124,11 +124,10 @@ def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_m
     queues = state.store.queues
     end = queues.max_offset(POP_LOG_TOPIC, 0)
     table = table or PopTable()
-    begin = min(table.log_offset, end)
     state.pop_log_offset = end
     committed = state.pops.load(
         table,
-        _read_log(state, begin, end),
+        _read_log(state, table.log_offset, end),
         log_offset=end,
         now_ms=now_ms,
         timestamp_ms=timestamp_ms,
