@@ -44,11 +44,13 @@ from sparrowmq.protocol.bodies import (
     BrokerData,
     QueueData,
     TopicRouteData,
+    decode_body,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.compression import COMPRESSED
+from sparrowmq.protocol.pop_handle import BatchAckBody
 from sparrowmq.protocol.trace import ConsumedCode
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
@@ -588,6 +590,30 @@ def test_retried_message_is_acknowledged_in_the_topic_that_its_handle_means(
 
     address, request = run.requests[-1]
     assert (address, (request.ext_fields or {})["topic"]) == ("b:1", topic)
+
+
+def test_each_of_many_messages_is_acknowledged_once() -> None:
+    run, source = Play(Brokers()), make_source("T")
+    # The last lies too far behind the first of its pop for a bit set.
+    offsets = [*range(pop.ACKS_PER_BATCH_MAX + 1), 100_000]
+    run(
+        pop.acknowledge(
+            source,
+            [
+                MessageExt("T", b"", {PROPERTY_POP_CK: f"0 5 60000 0 0 b 0 {at}"}, "b", 0, at, 0)
+                for at in offsets
+            ],
+        )
+    )
+
+    found: list[int] = []
+    for _, request in run.requests:
+        if request.code == RequestCode.BATCH_ACK_MESSAGE:
+            for ack in decode_body(BatchAckBody, request.body).acks:
+                found += ack.offsets()
+        elif request.code == RequestCode.ACK_MESSAGE:
+            found.append(int((request.ext_fields or {})["offset"]))
+    assert sorted(found) == offsets
 
 
 def test_brokers_that_have_moved_are_found_at_once() -> None:
