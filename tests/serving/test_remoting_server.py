@@ -196,6 +196,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+def holds(link: Link, count: int) -> Callable[[], bool]:
+    """Return whether so many bytes of a connection wait, as a condition."""
+    return lambda: link.decoder.buffered_bytes == count
+
+
 async def rest(server: RemotingServer) -> None:
     """Wait until the server has nothing to do that its peers let it do."""
     await until(lambda: not (server._behind or server._unwritten or server._is_turn_due))
@@ -576,6 +581,24 @@ async def test_local_connection_is_a_peer_like_others_until_one_of_both_ends_it(
     machine.gate.set()
 
 
+async def test_answer_that_has_waited_is_made_while_a_request_is_served_aside(
+    serve: Serve,
+) -> None:
+    machine = Machine()
+    server, connect = await serve(machine)
+    peer = await connect()
+    await peer.send(RemotingCommand(code=ASIDE))
+    await until(lambda: len(machine.served) == 1)
+    (connection,) = machine.connections
+    late = response_to(RemotingCommand(code=ANSWER, opaque=77))
+
+    server.perform([Produce(connection, lambda: [Reply(connection, late)])])
+
+    assert [each.opaque for each in await peer.read(1)] == [77]
+    machine.gate.set()
+    assert len(await peer.read(1)) == 1
+
+
 async def test_only_a_frame_that_is_long_in_coming_ends_a_connection(serve: Serve) -> None:
     machine, clock = Machine(), Clock()
     server, connect = await serve(
@@ -592,8 +615,12 @@ async def test_only_a_frame_that_is_long_in_coming_ends_a_connection(serve: Serv
     await waiting.send_bytes(aside[20:] + frame[:100])
     await until(lambda: len(machine.served) == 1)
 
-    for _ in range(2):
+    (link,) = [each for each in server._links.values() if each.connection.address == slow.address]
+    for count in (101, 102):
         clock.now_ms += 20_000
+        # Further bytes of a frame are not its end.
+        await slow.send_bytes(frame[count - 1 : count])
+        await until(holds(link, count))
         await steady.send_bytes(frame[100:] + frame[:100])
         assert len(await steady.read(1)) == 1
         server._sweep()
