@@ -724,13 +724,17 @@ def test_a_full_disk_expires_then_forces_then_refuses(
     assert is_taken is (facts == [])
 
 
+@pytest.mark.parametrize("is_asked", [False, True], ids=["full disk", "asked"])
 def test_files_that_wait_for_a_checkpoint_go_soon_after_it(
-    storage: SimulatedStorage, new_record: NewRecord
+    storage: SimulatedStorage, new_record: NewRecord, is_asked: bool
 ) -> None:
     store = open_store(storage, replace(CONFIG, checkpoint_interval_ms=1 << 40))
     fill(store, new_record, range(45))
-    storage.percent_used = 76
     retention = Retention(RetentionConfig(), store)
+    if is_asked:
+        retention.ask()
+    else:
+        storage.percent_used = 76
 
     assert retention.work(now_ms=0, timestamp_ms=NOON_MS) == (None, [])
     flush(store)

@@ -223,22 +223,28 @@ def test_a_damaged_file_and_the_files_after_it_are_built_anew(
     check_all_keys(again)
 
 
+@pytest.mark.parametrize("slot_count", [7, 8_192])
 def test_keys_of_records_that_the_log_has_lost_go_with_them(
-    store: MessageStore, storage: Any, new_record: NewRecord
+    storage: Any, new_record: NewRecord, slot_count: int
 ) -> None:
+    config = replace(CONFIG, index_slot_count=slot_count)
+    store = open_store(storage, config)
+    for number in range(12):
+        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
+        put(store, new_record(b"%d" % number, properties=properties), timestamp_ms=number)
     entry = store.queues.entry("T", 0, 2)
     assert entry is not None
     store.close()
     log = storage.inodes["commitlog/00000000000000000000"]
     log.data[entry[0] :] = bytes(len(log.data) - entry[0])
 
-    again = open_store(storage, CONFIG)
+    again = open_store(storage, config)
     assert query(again, "all") == [b"0", b"1"]
     put(again, new_record(b"new", properties="KEYS\x01all"), timestamp_ms=2_000_000)
 
     assert query(again, "all") == [b"0", b"1", b"new"]
     again.close()
-    findings = [f for f in StoreCheck(storage, CONFIG).run() if f.path.startswith("index")]
+    findings = [f for f in StoreCheck(storage, config).run() if f.path.startswith("index")]
     assert {finding.state for finding in findings} == {Soundness.SOUND}
 
 
@@ -384,13 +390,14 @@ def test_a_full_disk_stops_the_index_and_not_the_messages(
     put(store, new_record(b"x", properties="KEYS\x01a"), timestamp_ms=1)
     assert query(store, "a") == [b"x"]
 
-    store.put(new_record(b"y", properties="KEYS\x01a"), timestamp_ms=2)
+    for body in (b"y1", b"y2"):
+        put(store, new_record(body, properties="KEYS\x01a"), timestamp_ms=2)
     storage.bytes_left = 0
     store.build_index()
     storage.bytes_left = None
     put(store, new_record(b"z", properties="KEYS\x01a"), timestamp_ms=3)
 
-    assert query(store, "a") == [b"x", b"y", b"z"]
+    assert query(store, "a") == [b"x", b"y1", b"y2", b"z"]
 
 
 def checkpoint_work(store: MessageStore, new_record: NewRecord, *, timestamp_ms: int) -> Any:
@@ -424,6 +431,24 @@ def test_slots_that_a_full_disk_does_not_take_are_written_later(
     assert len(query(after, "a")) == 2
 
 
+def test_slots_of_several_pages_that_a_full_disk_does_not_take_are_written_later(
+    storage: Any, new_record: NewRecord
+) -> None:
+    config = replace(CONFIG, index_slot_count=3_000, index_entry_count=100)
+    keys = [f"k{number}" for number in range(60)]
+    store = open_store(storage, config)
+    put(store, new_record(b"x", properties=f"KEYS\x01{' '.join(keys)}"), timestamp_ms=1)
+    work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
+    storage.open = of_the_index(storage.open, "write", OSError(errno.ENOSPC, "no space"))
+    work.run()
+    store.flush_done(work, None)
+    del storage.open
+    store.close()
+
+    again = open_store(storage, config)
+    assert [query(again, key) for key in keys] == [[b"x"]] * 60
+
+
 def of_the_index(open_file: Any, step: str, error: OSError, *, at: int | None = None) -> Any:
     """Return an `open` that gives files of the index which fail at a step, or at a position."""
 
@@ -441,6 +466,22 @@ def of_the_index(open_file: Any, step: str, error: OSError, *, at: int | None = 
         return file
 
     return open_failing
+
+
+def test_a_sync_of_the_index_that_lacks_memory_is_made_again(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
+    storage.open = of_the_index(storage.open, "sync", OSError(errno.ENOMEM, "no memory"))
+    work.run()
+    store.flush_done(work, None)
+    del storage.open
+
+    assert store.index_failure is None
+    store.close()
+    assert not storage.has("abort")
+    assert len(query(open_store(storage, CONFIG), "a")) == 2
 
 
 NO_CHECKPOINTS = replace(CONFIG, index_entry_count=99, checkpoint_interval_ms=1 << 40)
