@@ -599,6 +599,31 @@ async def test_answer_that_has_waited_is_made_while_a_request_is_served_aside(
     assert len(await peer.read(1)) == 1
 
 
+async def test_one_way_request_that_fails_aside_keeps_no_later_one_waiting(serve: Serve) -> None:
+    _, connect = await serve(Machine())
+    peer = await connect()
+    await peer.send(
+        RemotingCommand(code=FAIL_ASIDE, flag=ONEWAY_FLAG), RemotingCommand(code=ANSWER, opaque=5)
+    )
+
+    assert [each.opaque for each in await peer.read(1)] == [5]
+
+
+async def test_peer_that_takes_nothing_of_what_is_pushed_to_it_is_cut_off(serve: Serve) -> None:
+    machine = Machine()
+    server, connect = await serve(machine, send_buffer_bytes_max=2 * MIB, frame_bytes_max=4 * MIB)
+    peer = await connect()
+    await peer.send(RemotingCommand(code=ANSWER))
+    await until(lambda: bool(machine.connections))
+    push = Push(machine.connections[0], RemotingCommand(code=1, body=bytes(MIB)))
+    # The system's buffers take some of them.
+    for _ in range(40):
+        server.perform([push])
+        await rest(server)
+
+    await until(lambda: bool(machine.closed))
+
+
 async def test_only_a_frame_that_is_long_in_coming_ends_a_connection(serve: Serve) -> None:
     machine, clock = Machine(), Clock()
     server, connect = await serve(
