@@ -316,9 +316,7 @@ class MessageIndex:
         at, found = self._collect(chunk, position)
         size, magic = _size_and_magic(chunk)
         if at == 0 and magic in (MAGIC_V1, MAGIC_V2) and len(chunk) < size <= file_end - position:
-            whole = None
-            with passing_over_losses():
-                whole = self._log_files.read(position, size)
+            whole = self._read_log(position, size)
             if whole is None:
                 self._find_readable(position + len(chunk), limit)
             else:
@@ -344,9 +342,13 @@ class MessageIndex:
         Returns: None if the disk has lost the bytes at the position too.
         """
         page_end = position - position % PAGE_BYTES + PAGE_BYTES
-        for piece_end in (min(position + _CHUNK_BYTES, end), min(page_end, end)):
-            with passing_over_losses():
-                return self._log_files.read(position, piece_end - position)
+        chunk = self._read_log(position, min(_CHUNK_BYTES, end - position))
+        return self._read_log(position, min(page_end, end) - position) if chunk is None else chunk
+
+    def _read_log(self, position: int, size: int) -> bytes | None:
+        """Return bytes of the log, None if the disk has lost some of them."""
+        with passing_over_losses():
+            return self._log_files.read(position, size)
         return None
 
     def _find_readable(self, position: int, limit: int) -> int:
