@@ -84,6 +84,13 @@ def test_a_time_that_is_past_is_now(rig: Any) -> None:
     assert bodies(rig) == [b"b"]
 
 
+def test_message_that_has_waited_does_not_wait_again(rig: Any) -> None:
+    # As one that a consumer sends to its retry topic, with all properties.
+    send(rig, TIMER_DELAY_SEC=10, TIMER_OUT_MS=rig.timestamp_ms - 1)
+
+    assert bodies(rig) == [b"b"]
+
+
 def test_messages_come_in_the_order_of_their_times(rig: Any) -> None:
     for delay_ms in (900, 300, 600):
         send(rig, str(delay_ms).encode(), TIMER_DELAY_MS=delay_ms)
@@ -107,6 +114,10 @@ def test_wrong_times_are_refused(rig: Any, timer: dict[str, Any], remark: str) -
     assert reply.code == ResponseCode.MESSAGE_ILLEGAL
     assert remark in (reply.remark or "")
     assert rig.records(TIMER_TOPIC) == []
+
+
+def test_longest_delay_is_taken(rig: Any) -> None:
+    assert send(rig, TIMER_DELAY_SEC=rig.config.timer_max_delay_s).code == 0
 
 
 def test_too_many_waiting_messages_are_refused(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
