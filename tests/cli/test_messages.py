@@ -10,10 +10,10 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from queue_messages import message as queue_message
 from sparrowmq import (
     ConsumeStatus,
     Message,
+    MessageExt,
     MessageQueue,
     Producer,
     PushConsumer,
@@ -641,7 +642,7 @@ def test_following_goes_on_with_messages_of_the_key_alone(
         found = tail_messages(cluster, browser, None, "wanted", follows=True)
 
         assert next(found).body == b"wanted"
-        found.close()
+        cast("Generator[MessageExt]", found).close()
 
 
 @pytest.mark.parametrize(
