@@ -10,10 +10,10 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -642,7 +642,7 @@ def test_following_goes_on_with_messages_of_the_key_alone(
         found = tail_messages(cluster, browser, None, "wanted", follows=True)
 
         assert next(found).body == b"wanted"
-        cast("Generator[MessageExt]", found).close()
+        found.close()
 
 
 @pytest.mark.parametrize(
