@@ -25,7 +25,6 @@ from queue_messages import message as queue_message
 from sparrowmq import (
     ConsumeStatus,
     Message,
-    MessageExt,
     MessageQueue,
     Producer,
     PushConsumer,
