@@ -104,6 +104,26 @@ def test_topic_is_answered_when_it_is_written_and_registered(rig: Any) -> None:
     assert [reply.code for reply in rig.replies(after_registration)] == [0]
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_group_is_answered_when_its_change_is_written(rig: Any, is_deleted: bool) -> None:
+    command = RemotingCommand(
+        code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"GID_c"}'
+    )
+    if is_deleted:
+        rig.handle(rig.connect(), command)
+        code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+        command = RemotingCommand(code=code, ext_fields={"groupName": "GID_c"})
+    rig.holds_work = True
+
+    at_once = rig.handle(rig.connect(), command)
+    journal = rig.broker.journal_work(now_ms=rig.now_ms)
+    after_journal = rig.broker.journaled(journal, None)
+
+    assert rig.replies(at_once) == []
+    assert [change.name for change in journal.changes] == ["GID_c"]
+    assert [reply.code for reply in rig.replies(after_journal)] == [0]
+
+
 def test_topic_that_cannot_be_written_is_answered_with_an_error(rig: Any) -> None:
     rig.holds_work = True
     command = RemotingCommand(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=CREATE)
@@ -332,6 +352,17 @@ def test_topic_that_a_live_group_has_left_is_told_to_our_tools_alone(rig: Any) -
     # 5.x: whoever names a list of topics wants to hear of all of them.
     assert topics_told(topicList="left;T;none;") == {"left", "T"}
     assert topics_told(sparrowmqAudit="true") == {"left", "T"}
+
+
+def test_topics_of_a_live_group_that_subscribes_to_none_are_told(rig: Any) -> None:
+    rig.broker.state.offsets.commit("GID_c", "T", 0, offset=0)
+    body = b'{"clientID":"c","consumerDataSet":[{"groupName":"GID_c"}]}'
+    assert rig.call(rig.connect(), RequestCode.HEART_BEAT, None, body).code == 0
+
+    reply = ask(rig, RequestCode.GET_CONSUME_STATS, consumerGroup="GID_c")
+
+    table = decode_body(ConsumeStats, reply.body).offset_table
+    assert {queue.topic for queue in table} == {"T"}
 
 
 def test_topic_that_a_live_group_has_left_is_told_for_all_groups_to_our_tools_alone(
@@ -650,7 +681,7 @@ def test_stray_response_is_ignored(rig: Any) -> None:
 
 
 def test_many_topics_are_made_at_once_or_none(make_rig: Callable[..., Any]) -> None:
-    rig = make_rig(topics_max=15)
+    rig = make_rig(topics_max=16)
     topics = rig.broker.state.topics
 
     def create(*names: str, queues: int = 2) -> Any:
@@ -663,7 +694,7 @@ def test_many_topics_are_made_at_once_or_none(make_rig: Callable[..., Any]) -> N
 
     assert create("A", "B").code == 0
     assert (topics.find("A").read_queue_nums, topics.find("B").write_queue_nums) == (2, 2)
-    for names in (("C", "no name!"), ("C", "TBW102"), ("C", "D")):
+    for names in (("C", "no name!"), ("C", "TBW102"), ("C", "D", "E")):
         assert create(*names).code == ResponseCode.SYSTEM_ERROR
     assert create("A", queues=70_000).code == ResponseCode.SYSTEM_ERROR
     assert topics.find("C") is None

@@ -77,6 +77,17 @@ def test_the_log_is_bounded() -> None:
     assert len(log.find("G5", ())) == 1
 
 
+def test_records_of_groups_and_of_topics_are_found_after_a_restart() -> None:
+    log, loaded = AuditLog(), AuditLog()
+    log.note(request(at_ms=1), "reset", "G")
+    log.note(request(at_ms=2), "made", topic="T")
+
+    loaded.load(log.table())
+
+    found = loaded.find("G", ("T",))
+    assert [each.kind for each in found] == ["made", "reset"]
+
+
 def records(rig: Any) -> list[tuple[str, str, str, list[tuple[int, int | None, int | None]], str]]:
     """Return kind, group, topic, moves and detail of each record, the oldest first."""
     return [

@@ -510,12 +510,15 @@ def test_wait_for_a_lock_ends_at_its_deadline_and_with_the_holders_lease(rig: An
     assert granted(rig.outputs, again) == [0]
 
 
-def test_a_member_that_gives_a_queue_up_gets_no_lock_for_its_waiting_request(rig: Any) -> None:
+@pytest.mark.parametrize("is_connected_anew", [False, True])
+def test_a_member_that_gives_a_queue_up_gets_no_lock_for_its_waiting_request(
+    rig: Any, is_connected_anew: bool
+) -> None:
     owner, other = join(rig, "a"), join(rig, "b")
     lock(rig, owner, "a", 0)
     number = ask_to_wait(rig, other, "b")
 
-    unlock(rig, other, "b")
+    unlock(rig, join(rig, "b") if is_connected_anew else other, "b")
     unlock(rig, owner, "a")
 
     assert granted(rig.outputs, number) == []

@@ -356,6 +356,21 @@ def test_locks_count_as_written_once_the_journal_has_them(disk: Disk) -> None:
     assert (failed, state.locks_written) == (0, state.locks.changes)
 
 
+def test_lock_that_is_taken_during_an_append_counts_as_written_with_the_next(disk: Disk) -> None:
+    broker, now_ms = disk.rig.broker, disk.rig.now_ms
+    locks = broker.state.locks
+    disk.append()
+    locks.try_lock_batch("G", [MessageQueue("T", "broker-a", 0)], "c", now_ms=now_ms)
+    broker.state.journal.ask()
+    work = broker.journal_work(now_ms=now_ms)
+    locks.try_lock_batch("G", [MessageQueue("T", "broker-a", 1)], "c", now_ms=now_ms)
+    broker.journaled(work, None)
+    before = broker.state.locks_written
+    disk.pass_interval()
+
+    assert before < locks.changes == broker.state.locks_written
+
+
 def test_changes_of_each_kind_that_were_not_appended_are_appended_later(disk: Disk) -> None:
     disk.append()
     change_all(disk)

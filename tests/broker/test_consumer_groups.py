@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from processor_time import takes_less_than
 from sparrowmq.broker.consumer_groups import (
     HEARTBEAT_EXPIRY_MS,
@@ -8,6 +10,7 @@ from sparrowmq.broker.consumer_groups import (
     ListedMember,
     ProducerGroups,
 )
+from sparrowmq.model import MessageModel
 from sparrowmq.protocol.bodies import ConsumerData, ConsumerListBody, SubscriptionData, decode_body
 from sparrowmq.protocol.codes import LanguageCode
 from sparrowmq.protocol.subscription import parse_subscription
@@ -34,6 +37,19 @@ def test_first_heartbeat_is_a_change_and_the_same_again_is_none() -> None:
 
     assert groups.heartbeat(data(on("T")), member("a"), FIRST) == Joined(True, True)
     assert groups.heartbeat(data(on("T")), member("a", 5), FIRST) == Joined(False)
+
+
+def test_group_consumes_as_its_last_heartbeat_says() -> None:
+    groups = ConsumerGroups()
+    groups.heartbeat(data(on("T")), member("a"), FIRST)
+
+    groups.heartbeat(
+        replace(data(on("T")), message_model=MessageModel.BROADCASTING), member("a"), FIRST
+    )
+
+    group = groups.find("G")
+    assert group is not None
+    assert group.message_model is MessageModel.BROADCASTING
 
 
 def test_newer_subscription_of_a_known_topic_replaces_it_and_is_no_change() -> None:

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.broker.disk_machine import Machine
+from tests.broker.disk_machine import GROUP, Machine
 
 from sparrowmq.broker import delivered_before
 from sparrowmq.model.names import TIMER_TOPIC
@@ -118,6 +118,24 @@ def test_message_without_an_id_is_not_taken_for_another_that_was_delivered(
     machine.pass_time(1_000)
 
     assert set(machine.bodies("T")) == {b"1", b"2"}
+
+
+def test_attempt_is_not_taken_for_the_one_before_that_was_delivered(machine: Machine) -> None:
+    retry_topic = f"%RETRY%{GROUP}"
+    machine.send(b"m", "UNIQ_KEY\x01ID")
+    for topic in ("T", retry_topic):
+        entry = machine.store.queues.entry(topic, 0, 0)
+        assert entry is not None
+        machine.give_back(entry[0], GROUP)
+        if topic == "T":
+            machine.pass_time(2_000)
+
+    machine.storage.kill()
+    machine.now_ms += 2_000
+    machine.load()
+    machine.pass_time(1_000)
+
+    assert [record.reconsume_times for record in machine.records(retry_topic)] == [1, 2]
 
 
 def test_clock_that_is_set_back_before_a_kill_hides_no_delivery(machine: Machine) -> None:

@@ -8,9 +8,11 @@ import shutil
 from typing import Any
 
 import pytest
+from tests.broker.conftest import send_fields
 
 from sparrowmq.broker import message_filter, pop_queues
 from sparrowmq.broker.config_files import read_tables
+from sparrowmq.broker.pending_replies import FLUSH_TIMEOUT_MS
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
@@ -33,7 +35,7 @@ from sparrowmq.protocol.pop_handle import (
 )
 from sparrowmq.protocol.record import BatchEntry, Record, decode_record, encode_batch
 from sparrowmq.protocol.subscription import parse_subscription, tags_code
-from sparrowmq.serving.connections import Connection, Fact, Output
+from sparrowmq.serving.connections import Connection, Fact, Output, Produce
 from sparrowmq.store import queue_reader
 from sparrowmq.store.file_storage import FileStorage, FileStorageFile
 
@@ -213,12 +215,14 @@ def test_changed_time_gives_a_new_handle_and_ends_the_old_one(rig: Any) -> None:
 
 
 def test_time_of_a_message_is_bounded(rig: Any) -> None:
-    fill(rig, "a")
-    ((_, handle),) = pop(rig, invisibleTime=INVISIBLE_MS_MAX + 1)
+    fill(rig, "a", "b")
+    ((_, handle),) = pop(rig, maxMsgNums=1, invisibleTime=INVISIBLE_MS_MAX + 1)
     changed = change(rig, handle, INVISIBLE_MS_MAX + 1)
+    ((_, least),) = pop(rig, maxMsgNums=1, invisibleTime=-1)
 
     assert isinstance(changed, str)
     assert [parse_handle(each).invisible_ms for each in (handle, changed)] == [INVISIBLE_MS_MAX] * 2
+    assert parse_handle(least).invisible_ms == 0
 
 
 def test_suspended_change_counts_no_attempt(rig: Any) -> None:
@@ -361,7 +365,8 @@ def test_a_tick_makes_a_bounded_number_of_dead_letters(
 
 
 def test_message_of_too_many_attempts_becomes_a_dead_letter(rig: Any) -> None:
-    fill(rig, "a")
+    # It had been delivered before it was sent here.
+    assert rig.send(rig.connect(), body=b"a", j="4").code == 0
     rig.call(
         rig.connect(),
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -375,7 +380,7 @@ def test_message_of_too_many_attempts_becomes_a_dead_letter(rig: Any) -> None:
 
     assert attempts == 3
     ((letter),) = rig.records("%DLQ%G")
-    assert (letter.body, letter.reconsume_times) == (b"a", 3)
+    assert (letter.body, letter.reconsume_times) == (b"a", 4 + 3)
     assert len(rig.broker.state.pops) == 0
     assert rig.broker.state.offsets.find("G", "T", 0) == 1
 
@@ -490,6 +495,17 @@ def test_answer_is_bounded_by_bytes_and_one_message_always_fits(
         rig.advance(1_100)
 
 
+def test_messages_that_come_again_leave_new_ones_the_rest_of_the_bytes(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "POP_BYTES_MAX", 1_000)
+    fill(rig, "a" * 600, "b" * 600)
+    pop(rig, queue_id=0, maxMsgNums=1, invisibleTime=100)
+    rig.advance(200)
+
+    assert bodies(pop(rig, queue_id=0)) == [b"a" * 600]
+
+
 def test_group_ahead_of_a_queues_end_gets_the_messages_that_come(rig: Any) -> None:
     fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "9"}
     assert rig.call(rig.connect(), RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
@@ -508,6 +524,15 @@ def test_waiting_pop_gets_a_message_that_comes_again(rig: Any) -> None:
     assert waiting() == []
     rig.advance(200)
     assert read(waiting()[0])[0][0].reconsume_times == 1
+
+
+def test_messages_that_come_again_together_end_the_wait_of_as_many_pops(rig: Any) -> None:
+    fill(rig, "a", "b")
+    pop(rig, invisibleTime=500)
+    waiting = [held(rig, maxMsgNums=1) for _ in range(2)]
+    rig.advance(600)
+
+    assert [bodies(read(answers()[0])) for answers in waiting] == [[b"a"], [b"b"]]
 
 
 def test_waiting_pop_ends_at_its_deadline(rig: Any) -> None:
@@ -573,15 +598,17 @@ def test_pop_that_is_given_up_takes_nothing_and_others_get_what_woke_it(
 
 def test_message_is_not_left_when_the_woken_pop_has_gone(rig: Any) -> None:
     first, second = held(rig), held(rig)
+    rig.holds_work = True
+    fields = send_fields("T", 0)
+    sent = RemotingCommand(code=RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=b"a")
+    rig.handle(rig.connect(), sent)
+    flush = rig.broker.flush_work(now_ms=rig.now_ms)
+    flush.run()
     # The message wakes the first pop; its connection closes before the answer.
-    state = rig.broker.state
-    state.holds.wake_first(("T@G", -1))
-    fill_later = state.holds.release()
-    assert [each.connection for each in fill_later] == [first.connection]
+    woken = rig.broker.flushed(flush, None, now_ms=rig.now_ms)
+    assert [each.connection for each in woken if isinstance(each, Produce)] == [first.connection]
     rig.broker.connection_closed(first.connection, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
     rig.work()
-    assert second() == []
-    fill(rig, "a")
     rig.work()
     assert bodies(read(second()[0])) == [b"a"]
 
@@ -606,6 +633,12 @@ def test_full_waiting_room_is_answered_at_once(rig: Any, monkeypatch: pytest.Mon
     assert [held(rig)() for _ in range(2)] == [[], []]
     assert [reply.code for reply in held(rig)()] == [ResponseCode.POLLING_FULL]
     assert held(rig, group="H")() == []
+
+
+def test_waiting_pops_of_all_groups_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_processor, "HELD_MAX", 1)
+    assert held(rig)() == []
+    assert [reply.code for reply in held(rig, group="H")()] == [ResponseCode.POLLING_FULL]
 
 
 def test_filter_selects_by_tags_and_by_a_condition(rig: Any) -> None:
@@ -785,6 +818,18 @@ def test_reset_group_begins_at_its_new_offset(rig: Any) -> None:
     assert pop(rig) == []
 
 
+def test_group_pops_behind_what_it_has_pulled_meanwhile(rig: Any) -> None:
+    fill(rig, "a", "b", "c")
+    assert bodies(pop(rig, maxMsgNums=1, invisibleTime=10 * MINUTE_MS)) == [b"a"]
+    rig.now_ms += pop_queues.WAY_MS
+    fields = {"consumerGroup": "G", "queueOffset": "2", "sysFlag": "5", "commitOffset": "2"}
+    (pulled,) = rig.replies(rig.pull(rig.connect(), **fields))
+    assert pulled.code == 0
+    rig.now_ms += pop_queues.WAY_MS
+
+    assert bodies(pop(rig)) == [b"c"]
+
+
 def test_pop_that_waits_goes_on_at_the_new_offset_of_its_group(rig: Any) -> None:
     fill(rig, "a")
     ack(rig, pop(rig)[0][1])
@@ -895,6 +940,21 @@ def test_killed_broker_knows_what_is_in_flight_and_what_is_finished(rig: Any) ->
     rig.store.close()
 
 
+def test_changes_that_need_several_records_survive_a_kill(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrowmq.broker.pop_log.CHANGES_PER_RECORD", 1)
+    for queue_id in range(3):
+        fill(rig, f"{queue_id}", queue_id=queue_id)
+    found = pop(rig)
+    rig = kill(rig)
+
+    assert sorted(bodies(found)) == [b"0", b"1", b"2"]
+    assert pop(rig) == []
+    assert [ack(rig, handle) for _, handle in found] == [0] * 3
+    rig.store.close()
+
+
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_table_replaces_the_log_before_it(
     rig: Any, monkeypatch: pytest.MonkeyPatch, is_killed: bool
@@ -941,6 +1001,18 @@ def test_reset_after_the_last_acknowledgement_survives_a_kill(rig: Any) -> None:
     rig.store.close()
 
 
+def test_repeated_acknowledgement_is_confirmed_after_a_kill_that_left_nothing_to_flush(
+    rig: Any,
+) -> None:
+    fill(rig, "a")
+    ((_, handle),) = pop(rig)
+    ack(rig, handle)
+    rig = kill(rig)
+
+    assert ack(rig, handle) == 0
+    rig.store.close()
+
+
 def test_answers_wait_for_the_flush_of_the_log(rig: Any) -> None:
     fill(rig, "a")
     rig.holds_work = True
@@ -950,6 +1022,47 @@ def test_answers_wait_for_the_flush_of_the_log(rig: Any) -> None:
     rig.work()
     (reply,) = rig.replies([o for o in rig.outputs if getattr(o, "connection", 0) is connection])
     assert bodies(read(reply)) == [b"a"]
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_messages_of_a_pop_whose_flush_is_late_come_to_the_next_as_the_same_attempt(
+    rig: Any, order: str
+) -> None:
+    fill(rig, "a", "b")
+    rig.holds_work = True
+    late = held(rig, order=order)
+    rig.now_ms += FLUSH_TIMEOUT_MS
+    rig.host.tick()
+    assert late() == []
+    rig.now_ms += 100
+    rig.host.tick()
+    (refused,) = late()
+    assert (refused.code, refused.body) == (ResponseCode.FLUSH_DISK_TIMEOUT, None)
+    rig.holds_work = False
+    rig.advance(200)
+    rig = kill(rig)
+    rig.advance(100)
+
+    found = pop(rig, order=order)
+    assert bodies(found) == [b"a", b"b"]
+    assert [record.reconsume_times for record, _ in found] == [0, 0]
+    rig.advance(FLUSH_TIMEOUT_MS + 200)
+    assert pop(rig, order=order) == [], "these were flushed in time"
+    rig.store.close()
+
+
+def test_messages_of_a_pop_whose_flush_ends_in_time_are_its_own(rig: Any) -> None:
+    fill(rig, "a")
+    rig.holds_work = True
+    waiting = held(rig)
+    rig.now_ms += FLUSH_TIMEOUT_MS
+    rig.host.tick()
+    rig.holds_work = False
+    rig.work()
+    rig.advance(200)
+
+    assert [bodies(read(reply)) for reply in waiting()] == [[b"a"]]
+    assert pop(rig) == []
 
 
 def test_pops_are_refused_while_the_log_cannot_be_written_and_nothing_is_forgotten(

@@ -7,6 +7,7 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from tests.broker.conftest import send_fields
 
 from sparrowmq.broker import pop_queues
 from sparrowmq.broker.processors import pop as pop_processor
@@ -17,7 +18,7 @@ from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import decode_record
 from sparrowmq.serving import access_control
 from sparrowmq.serving.access_control import AccessControl
-from sparrowmq.serving.connections import Output
+from sparrowmq.serving.connections import Output, Produce
 
 
 def call(rig: Any, code: int, body: bytes | None = None, **fields: Any) -> RemotingCommand:
@@ -92,6 +93,16 @@ def test_forged_batch_acknowledges_nothing(rig: Any, changed: dict[str, Any]) ->
     assert left(rig) == [0, 1]
 
 
+def test_batch_ends_no_message_that_another_has_popped_meanwhile(rig: Any) -> None:
+    fill(rig, 2)
+    first = pop(rig, maxMsgNums=1)
+    rig.timestamp_ms += 1
+    pop(rig, maxMsgNums=1)
+
+    assert ack(rig, batch(first, b"\x03")) == "0 1"
+    assert left(rig) == [1]
+
+
 def test_batch_without_or_with_too_many_acknowledgements_is_refused(
     rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +154,17 @@ def test_peek_shows_the_next_messages_and_pops_none(rig: Any) -> None:
     assert wrong.code == ResponseCode.INVALID_PARAMETER
 
 
+def test_peek_shows_what_is_left_of_a_queue_that_has_lost_its_begin(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(rig, 2)
+    monkeypatch.setattr(rig.store.queues.by_key["T", 0], "min_offset", 1)
+
+    reply = call(rig, RequestCode.PEEK_MESSAGE, maxMsgNums=1)
+
+    assert decode_record(reply.body or b"").body == b"1"
+
+
 def test_notification_waits_for_something_to_pop(rig: Any) -> None:
     asked = {"consumerGroup": "G", "topic": "T", "queueId": "-1", "bornTime": "0"}
     connection = rig.connect()
@@ -186,6 +208,48 @@ def test_notification_tells_of_a_message_in_a_queue_that_the_topic_hides(rig: An
 
     told = call(rig, RequestCode.NOTIFICATION, queueId=-1, bornTime=0, pollTime=0)
     assert told.ext_fields == {"hasMsg": "true", "pollingFull": "false"}
+
+
+def test_waiting_notification_hears_of_the_message_for_one_whose_client_has_gone(rig: Any) -> None:
+    asked = {"consumerGroup": "G", "topic": "T", "queueId": "-1", "bornTime": "0"}
+    command = RemotingCommand(
+        code=RequestCode.NOTIFICATION, ext_fields={**asked, "pollTime": "5000"}
+    )
+    first, second = rig.connect(), rig.connect()
+    for connection in (first, second):
+        rig.handle(connection, command)
+    rig.holds_work = True
+    sent = RemotingCommand(
+        code=RequestCode.SEND_MESSAGE_V2, ext_fields=send_fields("T", 0), body=b"a"
+    )
+    rig.handle(rig.connect(), sent)
+    flush = rig.broker.flush_work(now_ms=rig.now_ms)
+    flush.run()
+    # The message wakes the first, whose connection closes before the answer.
+    woken = rig.broker.flushed(flush, None, now_ms=rig.now_ms)
+    assert [each.connection for each in woken if isinstance(each, Produce)] == [first]
+    rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    rig.work()
+
+    told = [each for each in rig.outputs if getattr(each, "connection", 0) is second]
+    assert [reply.ext_fields["hasMsg"] for reply in rig.replies(told)] == ["true"]
+
+
+def test_notification_in_order_knows_that_a_message_of_a_hidden_queue_is_in_flight(
+    rig: Any,
+) -> None:
+    for invisible_ms in (500, 60_000):
+        rig.send(rig.connect(), queue_id=3)
+        pop(rig, queueId=3, invisibleTime=invisible_ms)
+    rig.create_topic("T", 2)
+    rig.advance(600)
+
+    asked: dict[str, Any] = {"queueId": -1, "bornTime": 0, "pollTime": 0}
+    found = [
+        call(rig, RequestCode.NOTIFICATION, **asked, order=order).ext_fields
+        for order in ("true", "false")
+    ]
+    assert [(fields or {})["hasMsg"] for fields in found] == ["false", "true"]
 
 
 def test_notification_in_order_knows_that_a_message_is_in_flight(rig: Any) -> None:

@@ -246,6 +246,24 @@ def test_messages_that_a_power_cut_took_are_not_in_flight_afterwards() -> None:
     assert committed == {KEYS[0]: 0}
 
 
+@pytest.mark.parametrize(("log_offset", "is_changed"), [(5, False), (3, True), (7, True)])
+def test_table_is_written_anew_unless_it_ends_where_the_log_does(
+    log_offset: int, is_changed: bool
+) -> None:
+    restored = PopQueues()
+    restored.load(
+        PopTable(log_offset=5),
+        (),
+        log_offset=log_offset,
+        now_ms=0,
+        timestamp_ms=WALL_MS,
+        end_of=lambda *_: 0,
+    )
+
+    # The log's next records would lie before the end that the table names, and be passed over.
+    assert restored.is_changed is is_changed
+
+
 def test_changes_that_a_failed_log_has_twice_lead_to_the_first_message_in_flight() -> None:
     pops = popped(3)
     queue = pops.get(KEYS[0])
@@ -294,6 +312,18 @@ def test_ways_of_consuming_are_forgotten() -> None:
     assert not pops.is_pulled("G", "T", now_ms=pop_queues.WAY_MS - 1)
 
 
+def test_queues_beyond_those_of_the_topic_are_known_by_their_messages_in_flight() -> None:
+    pops = PopQueues()
+    for key in KEYS[:2]:
+        pops.pop(key, [0], next_offset=1, pop_timestamp_ms=WALL_MS, invisible_ms=1_000, now_ms=0)
+
+    assert [pops.hidden_ids("G", "T", count=count) for count in range(3)] == [[0, 1], [1], []]
+    queue = pops.get(KEYS[1])
+    assert queue is not None
+    pops.finish(queue, [0])
+    assert pops.hidden_ids("G", "T", count=1) == []
+
+
 def test_unknown_change_asks_for_the_later_version() -> None:
     with pytest.raises(StoreError, match="later version"):
         decode_pop_changes(msgspec.msgpack.encode([[9, ["G", "T", 0]]]))
@@ -317,3 +347,4 @@ def test_every_queue_is_looked_at_for_expired_messages(monkeypatch: pytest.Monke
 
     assert [len(look) for look in looks] == [2, 1]
     assert found == {KEYS[0]: [4, 5], KEYS[1]: [4], KEYS[2]: [4, 5]}
+    assert [pops.find_expired(lambda *_: 4) for _ in range(2)] == [[], []]

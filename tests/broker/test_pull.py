@@ -7,7 +7,8 @@ import pytest
 
 from sparrowmq.broker import message_filter
 from sparrowmq.broker.message_filter import EXAMINATION_COST_MAX, EXAMINED_COUNT_MAX
-from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX
+from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX, PullHold
+from sparrowmq.broker.state import COMMIT_AHEAD_MAX
 from sparrowmq.protocol.bodies import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -107,12 +108,14 @@ def test_pull_is_bounded_by_count_and_bytes(make_rig: Callable[..., Any]) -> Non
 
     (by_count,) = rig.replies(rig.pull(connection, maxMsgNums="1000000"))
     (by_bytes,) = rig.replies(rig.pull(connection, maxMsgBytes="1"))
+    (unbounded,) = rig.replies(rig.pull(connection, maxMsgBytes="0"))
     (large,) = rig.replies(rig.pull(connection, queue_id=1))
     fields = {"queueOffset": "1", "maxMsgBytes": "1000000"}
     (by_broker,) = rig.replies(rig.pull(connection, queue_id=1, **fields))
 
     assert bodies(by_count) == [b"a", b"b", b"c"]
     assert bodies(by_bytes) == [b"a"]
+    assert bodies(unbounded) == [b"a", b"b", b"c"]
     assert bodies(large) == [b"x" * 2_000]
     assert bodies(by_broker) == [b"y" * 600]
 
@@ -216,8 +219,12 @@ def test_held_pull_is_answered_when_its_message_is_flushed(rig: Any) -> None:
     assert rig.advance(20_000) == []
 
 
-def test_held_pull_of_another_tag_waits_for_its_own(rig: Any) -> None:
+@pytest.mark.parametrize("is_subscribed", [False, True])
+def test_held_pull_of_another_tag_waits_for_its_own(rig: Any, is_subscribed: bool) -> None:
     puller, sender = rig.connect(), rig.connect()
+    if is_subscribed:
+        # The filter of the pull counts, not that of its group.
+        heartbeat(rig, puller, codes=b"65", expression=b"A")
     rig.pull(puller, subscription="B", **SUSPEND)
     rig.outputs.clear()
 
@@ -304,6 +311,17 @@ def test_held_pull_gets_no_message_that_its_group_may_not_have_any_more(
     assert rig.broker.state.groups.find("GID_c") is None or gone != "group"
 
 
+def test_pull_that_leaves_its_place_to_a_later_one_is_answered(rig: Any) -> None:
+    rig.broker.state.holds = PullHold(held_max=1)
+    first, second = rig.connect(), rig.connect()
+    rig.pull(first, **SUSPEND)
+
+    outputs = rig.pull(second, **SUSPEND)
+
+    assert [each.connection for each in outputs] == [first]
+    assert [reply.code for reply in rig.replies(outputs)] == [ResponseCode.PULL_NOT_FOUND]
+
+
 def test_held_pulls_of_a_closed_connection_are_forgotten(rig: Any) -> None:
     puller = rig.connect()
     rig.pull(puller, **SUSPEND)
@@ -324,6 +342,13 @@ def test_pull_carries_a_commit_that_never_lowers_the_offset(rig: Any) -> None:
     rig.pull(connection, sysFlag="4", commitOffset="9")
 
     assert (first, offsets.find("GID_c", "T", 0)) == (7, 7)
+
+
+@pytest.mark.parametrize("offset", [-1, COMMIT_AHEAD_MAX + 1])
+def test_pull_carries_no_commit_of_what_the_queue_cannot_have(rig: Any, offset: int) -> None:
+    rig.pull(rig.connect(), sysFlag="5", commitOffset=str(offset))
+
+    assert rig.broker.state.offsets.find("GID_c", "T", 0) is None
 
 
 def test_group_may_be_forbidden_to_consume_and_to_broadcast(rig: Any) -> None:

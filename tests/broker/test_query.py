@@ -66,6 +66,16 @@ def test_a_key_of_the_same_hash_shows_nothing_of_another_topic(rig: Any) -> None
     assert query(rig, "order-1", topic="secret").code == ResponseCode.SUCCESS
 
 
+def test_a_topic_of_the_same_hash_shows_nothing_of_another(rig: Any) -> None:
+    rig.send(rig.connect(), "Aa", properties="KEYS\x01k\x02UNIQ_KEY\x01U")
+
+    assert hash_text("Aa#k") == hash_text("BB#k")
+    assert [query(rig, key, topic="BB").code for key in ("k", "U")] == [
+        ResponseCode.QUERY_NOT_FOUND
+    ] * 2
+    assert query(rig, "k", topic="Aa").code == ResponseCode.SUCCESS
+
+
 def test_keys_of_the_same_hash_hide_no_message(rig: Any) -> None:
     rig.send(rig.connect(), body=b"wanted", properties="KEYS\x01order-1 x\x02UNIQ_KEY\x01U1")
     key, uniq_key = (key_of_hash("T#", hash_text(f"T#{each}")) for each in ("order-1", "U1"))
@@ -76,6 +86,16 @@ def test_keys_of_the_same_hash_hide_no_message(rig: Any) -> None:
     assert bodies(query(rig, "order-1", maxNum="1")) == [b"wanted"]
     assert bodies(query(rig, "U1", _UNIQUE_KEY_QUERY="true")) == [b"wanted"]
     assert len(bodies(query(rig, key, maxNum="64"))) == 64
+
+
+def test_a_key_of_the_same_hash_shows_no_message_that_lacks_the_key(rig: Any) -> None:
+    for key in ("order-1", ""):
+        other = key_of_hash("T#", hash_text(f"T#{key}"))
+        rig.send(rig.connect(), properties=f"KEYS\x01{other} {key}x")
+
+    assert query(rig, "order-1").code == ResponseCode.QUERY_NOT_FOUND
+    assert query(rig, "").code == ResponseCode.QUERY_NOT_FOUND
+    assert query(rig, "order-1x").code == ResponseCode.SUCCESS
 
 
 def test_a_search_among_keys_of_the_same_hash_has_a_bound(

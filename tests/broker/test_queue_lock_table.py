@@ -94,6 +94,8 @@ def test_stand_in_is_the_owner_until_it_gives_the_queue_back_or_asks_after_the_l
 
     assert table.find_owners("G", {"heir"}, now_ms=60_000) == {"heir": [A], "dead": [B]}
     assert table.find_owners("G", {"heir"}, now_ms=60_001) == {"heir": [A]}
+    assert table.find_owners("G", {"heir", "dead"}, now_ms=60_001) == {"heir": [A]}
+    assert table.find_owners("G", {"other"}, now_ms=60_000) == {"dead": [A, B]}
     assert table.find_owners("G", {"heir", "dead"}, now_ms=60_000) == {"dead": [A, B]}
     table.unlock_batch("G", [A, B], "heir")
     assert table.find_owners("G", {"heir"}, now_ms=60_000) == {"dead": [A, B]}
@@ -110,6 +112,15 @@ def test_another_stands_in_once_the_stand_in_is_gone_too() -> None:
 
     assert table.stood_in("G", [A], "heir") == []
     assert table.stood_in("G", [A], "next") == [A]
+
+
+def test_nobody_stands_in_for_a_holder_that_is_listed_again() -> None:
+    table = QueueLockTable()
+    table.try_lock_batch("G", [A], "back", now_ms=0)
+    table.shorten("G", "back", lease_ms=60_000, now_ms=0)
+    table.try_lock_batch("G", [A], "other", now_ms=1, lists={"back", "other"}.__contains__)
+
+    assert table.stood_in("G", [A], "other") == []
 
 
 def test_expired_leases_are_forgotten() -> None:
@@ -248,6 +259,15 @@ def test_number_of_locks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.try_lock_batch("H", [A], "two", now_ms=1) == []
     table.unlock_batch("G", [A, A], "one")
     assert table.try_lock_batch("H", [A, B], "two", now_ms=1) == [A]
+
+
+def test_restored_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_lock_table, "LOCKS_MAX", 1)
+    table = QueueLockTable()
+
+    table.restore([LockChange("G", queue, "one", 60_000) for queue in (A, B)], now_ms=0)
+
+    assert len(table) == 1
 
 
 class TwoMembers(RuleBasedStateMachine):

@@ -35,11 +35,16 @@ class Registering:
         fields, body = dict(request.ext_fields or {}), request.body
         return self.rig.call(request.code, fields, body, connection=self._connection)
 
+    def make(self, *names: str) -> dict[str, TopicConfig]:
+        """Make topics in a round that passes the name server over."""
+        made_now = {name: TopicConfig(topic_name=name) for name in names}
+        self._topics |= made_now
+        return made_now
+
     def register(self, *names: str) -> list[int]:
         """Make topics, and register; return the codes of the requests."""
         base = DataVersion(counter=len(self._topics))
-        made_now = {name: TopicConfig(topic_name=name) for name in names}
-        self._topics |= made_now
+        made_now = self.make(*names)
         version = DataVersion(counter=len(self._topics))
         work = RegistrationWork(
             1,
@@ -78,6 +83,15 @@ def test_name_server_that_has_forgotten_the_broker_gets_all_topics(broker: Regis
     assert broker.register("U") == [VERSION, REGISTER]
 
     assert broker.knows() == ["T", "U"]
+
+
+def test_name_server_that_a_round_has_passed_over_gets_all_topics(broker: Registering) -> None:
+    broker.register("T")
+    broker.make("U")
+
+    assert broker.register("V") == [REGISTER]
+
+    assert broker.knows() == ["T", "U", "V"]
 
 
 def test_all_topics_are_registered_anew_over_a_new_connection(broker: Registering) -> None:

@@ -193,3 +193,12 @@ def test_requester_is_known_as_long_as_one_of_its_groups_is(rig: Any) -> None:
 
     (answer,) = rig.replies(send_reply(rig))
     assert "channel of <a> not found." in answer.remark
+
+
+def test_requester_is_known_by_its_other_connection_when_one_closes(rig: Any) -> None:
+    first, second = join(rig), join(rig)
+    rig.broker.connection_closed(first, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+
+    (push,) = send_reply(rig)
+
+    assert push.connection is second

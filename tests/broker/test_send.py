@@ -362,6 +362,17 @@ def test_topics_are_not_made_where_that_is_switched_off(make_rig: Callable[..., 
     assert rig.send(rig.connect(), "new").code == ResponseCode.TOPIC_NOT_EXIST
 
 
+def test_topic_is_made_from_another_template_where_only_the_usual_one_is_switched_off(
+    make_rig: Callable[..., Any],
+) -> None:
+    rig = make_rig(auto_create_topics=False)
+
+    reply = rig.send(rig.connect(), "new", c=rig.config.cluster_name)
+
+    assert reply.code == ResponseCode.SUCCESS
+    assert _shape(rig.broker.state.topics.find("new")) == (4, 4, 6)
+
+
 def test_topics_are_made_as_the_last_start_says(rig: Any) -> None:
     codes: list[int] = []
     for is_on, topic in ((False, "first"), (True, "second")):

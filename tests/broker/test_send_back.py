@@ -83,6 +83,15 @@ def test_message_comes_again_in_a_retry_topic_that_was_made_without_queues(rig: 
     assert [record.body for record in rig.records("%RETRY%GID_c")] == [b"b"]
 
 
+def test_nothing_is_sent_back_to_a_retry_topic_that_may_not_be_written(rig: Any) -> None:
+    rig.create_topic("%RETRY%GID_c", 1, perm=4)
+    rig.send(rig.connect(), body=b"b")
+    end = rig.store.appended_position
+
+    assert send_back(rig, 0).code == ResponseCode.NO_PERMISSION
+    assert rig.store.appended_position == end
+
+
 @pytest.mark.parametrize(
     "fields", [{"delayLevel": "-1"}, {"maxReconsumeTimes": "0"}, {"maxReconsumeTimes": "-1"}]
 )
@@ -93,6 +102,8 @@ def test_message_that_may_not_be_retried_is_a_dead_letter(rig: Any, fields: dict
 
     (record,) = rig.records("%DLQ%GID_c")
     assert (record.body, record.reconsume_times) == (b"b", 1)
+    # Who sends it again with all properties does not delay it.
+    assert parse_properties(record.properties)["DELAY"] == "0"
     topic = rig.broker.state.topics.find("%DLQ%GID_c")
     assert (topic.read_queue_nums, topic.perm) == (1, 6)
 

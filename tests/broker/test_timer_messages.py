@@ -84,6 +84,13 @@ def test_a_time_that_is_past_is_now(rig: Any) -> None:
     assert bodies(rig) == [b"b"]
 
 
+def test_message_that_has_waited_does_not_wait_again(rig: Any) -> None:
+    # As one that a consumer sends to its retry topic, with all properties.
+    send(rig, TIMER_DELAY_SEC=10, TIMER_OUT_MS=rig.timestamp_ms - 1)
+
+    assert bodies(rig) == [b"b"]
+
+
 def test_messages_come_in_the_order_of_their_times(rig: Any) -> None:
     for delay_ms in (900, 300, 600):
         send(rig, str(delay_ms).encode(), TIMER_DELAY_MS=delay_ms)
@@ -91,6 +98,28 @@ def test_messages_come_in_the_order_of_their_times(rig: Any) -> None:
     rig.advance(1_200)
 
     assert bodies(rig) == [b"300", b"600", b"900"]
+
+
+def test_a_delay_overrides_an_instant_and_seconds_override_milliseconds(rig: Any) -> None:
+    later_ms = rig.timestamp_ms + 9_000
+    send(rig, TIMER_DELIVER_MS=later_ms, TIMER_DELAY_MS=6_000, TIMER_DELAY_SEC=1)
+
+    rig.advance(1_300)
+
+    assert bodies(rig) == [b"b"]
+
+
+def test_all_messages_of_one_time_come_though_a_tick_delivers_a_bounded_number(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timer_messages, "DELIVERIES_PER_TICK", 2)
+    due_ms = rig.timestamp_ms + 500
+    for number in range(5):
+        send(rig, b"%d" % number, msg_id=f"ID{number}", TIMER_DELIVER_MS=due_ms)
+
+    rig.advance(2_000)
+
+    assert bodies(rig) == [b"%d" % number for number in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +136,10 @@ def test_wrong_times_are_refused(rig: Any, timer: dict[str, Any], remark: str) -
     assert reply.code == ResponseCode.MESSAGE_ILLEGAL
     assert remark in (reply.remark or "")
     assert rig.records(TIMER_TOPIC) == []
+
+
+def test_longest_delay_is_taken(rig: Any) -> None:
+    assert send(rig, TIMER_DELAY_SEC=rig.config.timer_max_delay_s).code == 0
 
 
 def test_too_many_waiting_messages_are_refused(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,6 +470,24 @@ def test_long_wait_outlives_the_retention(make_rig: Callable[..., Any]) -> None:
 
     assert rig.store.queues.min_offset(TIMER_TOPIC, 0) > 0
     assert bodies(rig) == [b"b"]
+
+
+def test_message_that_was_stored_again_is_recalled(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(retention=RetentionConfig(retention_hours=1))
+    rig.create_topic("T", 4)
+    handle = send_for_handle(rig, TIMER_DELAY_SEC=3_600)
+    rig.now_ms += HOUR_MS * 3 // 4
+    rig.timestamp_ms += HOUR_MS * 3 // 4
+    rig.advance(500)
+    assert rig.store.queues.max_offset(TIMER_TOPIC, 0) > 1
+
+    reply = recall(rig, handle)
+    rig.now_ms += HOUR_MS
+    rig.timestamp_ms += HOUR_MS
+    rig.advance(1_000)
+
+    assert reply.code == 0, reply.remark
+    assert bodies(rig) == []
 
 
 def test_long_wait_that_a_full_disk_does_not_store_again_comes(

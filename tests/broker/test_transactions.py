@@ -360,6 +360,8 @@ def test_delay_of_a_half_message_begins_with_its_commit(rig: Any) -> None:
 
     assert (early, waiting) == ([], [b"K"])
     assert bodies(rig) == [b"K"]
+    (record,) = rig.records("T", 2)
+    assert "TRAN_MSG" not in parse_properties(record.properties), "as from RocketMQ"
 
 
 def test_commit_into_a_topic_that_is_gone_leaves_the_message_half(rig: Any) -> None:
@@ -577,6 +579,19 @@ def test_a_message_that_waits_is_appended_again_once_many_are_behind_it(
     assert before == [None]
     assert check_times(rig, b"slow") == [None, None]
     assert rig.broker.state.offsets.find(TRANSACTION_GROUP, TRANS_HALF_TOPIC, 0) == 5
+
+
+def test_a_message_that_is_appended_again_waits_for_no_more_than_its_producer_s_own_time(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_checks, "WAITING_SPAN", 0)
+    join(rig)
+    send_half(rig, key="slow", extra=IMMUNE)
+
+    outputs = rig.advance(5 * INTERVAL_MS)
+
+    assert "slow" in asked(outputs)
+    assert check_times(rig, b"slow")[:3] == [None] * 3
 
 
 def test_a_step_reads_few_bytes(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:

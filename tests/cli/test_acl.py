@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,25 @@ def test_accounts_are_made_changed_and_deleted_with_the_keys_of_a_context(
         assert "orders-service" not in run("acl", "ls")
         run(*put, *permissions, "--yes")
         assert "orders=PUB|SUB" in run("acl", "ls")
+        fields = ("--admin", "--from", "10.0.0.*", "--topics", "PUB", "--groups", "SUB")
+        lists = ("--topic", "orders=PUB", "--topic", "bills=SUB", "--group", "G=SUB")
+        run("acl", "put", "reports", "--secret-key-file", str(service), *fields, *lists, "--yes")
+        run("acl", "put", "reports", "--no-admin", "--groups", "DENY", "--yes")
+        (row,) = [
+            each
+            for each in json.loads(run("acl", "ls", "--json"))
+            if each["access_key"] == "reports"
+        ]
+        assert row == {
+            "broker": "broker-a",
+            "access_key": "reports",
+            "admin": False,
+            "white_remote_address": "10.0.0.*",
+            "default_topic_perm": "PUB",
+            "default_group_perm": "DENY",
+            "topic_perms": ["orders=PUB", "bills=SUB"],
+            "group_perms": ["G=SUB"],
+        }
         run("topic", "create", "orders")
 
         stranger = Commands(cluster.name_server)("ls")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,15 @@ def test_a_drained_broker_takes_no_messages_until_it_is_undone() -> None:
             with Admin(name_server=cluster.name_server, timeout_ms=10_000) as admin:
                 return admin.route("T").publish_queues
 
-        assert not smq.json("broker", "drain", "broker-a")["applied"]
+        def planned(*undo: str) -> Any:
+            (change,) = smq.json("broker", "drain", "broker-a", *undo)["changes"]
+            return change["takes_messages"]
+
+        assert (planned(), planned("--undo")) == ("yes → no", "yes")
         assert writable()
         assert smq("broker", "drain", "broker-a", "--yes").exit_code == 0
         wait_until("no queue to write", lambda: not writable())
+        assert (planned(), planned("--undo")) == ("no", "no → yes")
         assert smq("broker", "drain", "broker-a", "--undo", "--yes").exit_code == 0
         wait_until("queues to write", writable)
 
@@ -84,6 +90,10 @@ def test_contexts_are_named_chosen_and_forgotten() -> None:
 
     assert run("context", "set", "prod", "-n", "ns-2:9876").exit_code == 0
     listed = run("context", "ls", "--json").stdout
+    assert {row["name"]: row["current"] for row in json.loads(listed)} == {
+        "dev": True,
+        "prod": False,
+    }
     assert "ns-2:9876" in listed
     assert '"namespace": "eu"' in listed
     assert run("context", "delete", "dev").exit_code == 0
@@ -121,3 +131,46 @@ def test_wrong_contexts_are_refused(arguments: tuple[str, ...], words: str) -> N
 
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+@pytest.mark.slow
+def test_a_change_that_failed_prints_no_json(smq: Commands) -> None:
+    result = smq("broker", "config", "broker-a", "x=1", "--yes", "--json")
+
+    assert (result.exit_code, result.stdout) == (3, "")
+
+
+@pytest.mark.slow
+def test_commands_of_a_context_stay_in_its_namespace(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    at = ("-n", shared_cluster.name_server, "--namespace", "eu")
+    assert run("context", "set", "europe", *at).exit_code == 0
+    assert run("topic", "create", "T_of_eu", "-q", "1").exit_code == 0
+    assert run("send", "T_of_eu", "hello").exit_code == 0
+    smq("send", "eu%T_of_eu", "from outside")
+
+    read = run("tail", "T_of_eu", "--body")
+    made = run("group", "update", "GID_of_eu", "--yes")
+
+    assert read.stdout.splitlines() == ["hello", "from outside"]
+    assert made.exit_code == 0
+    assert smq("group", "show", "eu%GID_of_eu").exit_code == 0
+    assert smq("group", "show", "GID_of_eu").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("last", "kept"),
+    [("--secret-key-env", ("OPS", "")), ("--secret-key-file", ("", "/secret"))],
+)
+def test_a_new_place_of_a_secret_takes_the_place_of_the_old_one(
+    home: Path, last: str, kept: tuple[str, str]
+) -> None:
+    places = {"--secret-key-env": "OPS", "--secret-key-file": "/secret"}
+    for option in sorted(places, key=lambda each: each == last):
+        assert run("context", "set", "prod", option, places[option]).exit_code == 0
+    both = run("context", "set", "prod", *(word for pair in places.items() for word in pair))
+
+    prod = read_contexts(home / "sparrowmq" / "contexts.toml").get("prod")
+    assert (prod.secret_key_env, prod.secret_key_file) == kept
+    assert (both.exit_code, "not both" in both.stderr) == (2, True)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from commands import Commands
 from members import MemberProcess
-from sparrowmq import ConsumeStatus, PushConsumer
+from sparrowmq import ConsumeStatus, PollConsumer, PushConsumer
+from sparrowmq.cli.contexts import Context, Contexts, write_contexts
+from sparrowmq.cli.main import build_app
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -180,3 +185,60 @@ def test_strategy_needs_a_group(smq: Commands) -> None:
     result = smq("rebalance", "doctor", "--strategy", "AVG")
 
     assert (result.exit_code, "name the group" in result.stderr) == (2, True)
+
+
+def test_json_has_the_health_the_lag_and_each_trouble(smq: Commands) -> None:
+    behind = smq("check", "-g", "GID_abandoned", "--json")
+    works = smq.json("check", "-g", "GID_works")
+
+    found = json.loads(behind.stdout)
+    assert (behind.exit_code, found["health"], found["lag"]) == (1, "WARNING", 50)
+    (trouble,) = found["troubles"]
+    assert (trouble["health"], trouble["what"]) == ("WARNING", "GID_abandoned")
+    assert "nobody consumes" in trouble["why"]
+    assert works == {"health": "OK", "lag": 0, "troubles": []}
+
+
+def test_the_command_that_says_more_reaches_the_same_cluster(
+    cluster: EmbeddedCluster, home: Path
+) -> None:
+    here = Context(name_server=cluster.name_server)
+    write_contexts(home / "sparrowmq" / "contexts.toml", Contexts(contexts={"here": here}))
+
+    result = CliRunner().invoke(build_app(), ["check", "-g", "GID_abandoned", "-c", "here"])
+
+    assert "more: sparrowmq rebalance doctor GID_abandoned --context here" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("warn_lag", "max_lag", "code"), [(3, 4, 1), (3, 3, 2), (4, 4, 0), (1, 2, 2)]
+)
+def test_lag_of_a_group_with_a_member_has_its_own_bounds(
+    shared_cluster: EmbeddedCluster, warn_lag: int, max_lag: int, code: int
+) -> None:
+    smq, at = Commands(shared_cluster.name_server), ("--topic", "T_slow_group")
+    if smq("topic", "create", "T_slow_group", "-q", "1").exit_code == 0:
+        smq("send", "T_slow_group", stdin="1\n2\n3\n")
+    smq("group", "update", "GID_slow", "--yes")
+    smq("group", "reset", "GID_slow", *at, "--to", "earliest", "--yes")
+    # A member that is there, and consumes nothing.
+    with PollConsumer("GID_slow", "T_slow_group", name_server=shared_cluster.name_server) as member:
+        assert member.wait_assigned()
+
+        options = ("--warn-lag", str(warn_lag), "--max-lag", str(max_lag), "--max-disk", "100")
+        result = smq("check", "-g", "GID_slow", *options)
+
+    assert (result.exit_code, "3 messages behind" in result.stdout) == (code, True), result.stdout
+
+
+def test_check_warns_of_a_topic_that_nobody_may_read(shared_cluster: EmbeddedCluster) -> None:
+    smq = Commands(shared_cluster.name_server)
+    smq("topic", "create", "T_unread", "-q", "1")
+    smq("group", "update", "GID_unread_topic", "--yes")
+    smq("group", "reset", "GID_unread_topic", "--topic", "T_unread", "--to", "0", "--yes")
+    smq("topic", "update", "T_unread", "--perm", "w", "--yes")
+
+    result = smq("check", "-g", "GID_unread_topic", "--max-disk", "100")
+
+    assert result.exit_code == 1
+    assert "WARNING: T_unread: no broker lets members read topic T_unread" in result.stdout

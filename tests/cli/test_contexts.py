@@ -164,3 +164,18 @@ def test_key_of_the_environment_goes_with_any_address(tmp_path: Path) -> None:
 
     assert (chosen.access_key, chosen.read_secret(environ)) == ("ak", "sk")
     assert "sk" not in repr(chosen)
+
+
+def test_key_of_a_context_goes_before_that_of_the_environment(tmp_path: Path) -> None:
+    environ = {
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "SPARROWMQ_ACCESS_KEY": "ak",
+        "SPARROWMQ_SECRET_KEY": "sk",
+        "OPS_SECRET": "of-ops",
+    }
+    prod = Context(access_key="ops", secret_key_env="OPS_SECRET")
+    write_contexts(contexts_path(environ), Contexts(contexts={"prod": prod}))
+
+    chosen = choose(environ, name="prod")
+
+    assert (chosen.access_key, chosen.read_secret(environ)) == ("ops", "of-ops")

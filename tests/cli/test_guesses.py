@@ -10,7 +10,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from sparrowmq.cli.guesses import GUESSES, translate_guess
-from sparrowmq.cli.main import build_app
+from sparrowmq.cli.main import build_app, main
 from sparrowmq.testing import EmbeddedCluster
 
 
@@ -57,3 +57,17 @@ def test_guess_runs_and_its_command_is_named(shared_cluster: EmbeddedCluster) ->
 
     assert result.returncode == 0, result.stderr
     assert result.stderr.startswith("sparrowmq: topics is: sparrowmq topic ls")
+
+
+def test_second_word_of_a_command_may_be_a_guess_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["sparrowmq", "msg", "show", "--help"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert (ended.value.code or 0) == 0
+    said = capsys.readouterr()
+    assert "msg show is: sparrowmq msg get" in said.err
+    assert "Show the message with an id" in said.out

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from commands import Commands
 from sparrowmq import Message, PollConsumer, Producer
 from sparrowmq.testing import EmbeddedCluster
 
@@ -95,3 +96,15 @@ def test_findings_and_tables_are_in_chinese_and_json_is_not(
     assert "最大重试次数" in table.stdout
     assert {"rule", "severity", "title", "remedy"} <= json.loads(told.stdout)["findings"][0].keys()
     assert told.stdout.isascii()
+
+
+def test_changes_are_in_chinese_and_their_json_is_not(shared_cluster: EmbeddedCluster) -> None:
+    Commands(shared_cluster.name_server)("group", "update", "GID_changed_in_zh", "--yes")
+    at = ("--nameserver", shared_cluster.name_server)
+    update = ("group", "update", "GID_changed_in_zh", "--disable", *at)
+
+    table, told = (run(*update, *more, LANG="zh_CN.UTF-8") for more in ((), ("--json",)))
+
+    assert "是 → 否" in table.stdout
+    (change,) = json.loads(told.stdout)["changes"]
+    assert change["enabled"] == "yes → no"

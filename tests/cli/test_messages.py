@@ -29,6 +29,7 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
 from sparrowmq.cli.message_view import (
     BodyFormat,
     format_body,
@@ -36,8 +37,9 @@ from sparrowmq.cli.message_view import (
     print_message,
     shorten_body,
 )
-from sparrowmq.cli.messages import COPY_COLUMNS, find_operator, row_of_copy
+from sparrowmq.cli.messages import COPY_COLUMNS, find_operator, row_of_copy, tail_messages
 from sparrowmq.cli.output import print_rows
+from sparrowmq.client.operations.browse import Start, open_browser
 from sparrowmq.client.operations.resend import Edit
 from sparrowmq.model.message import BODY_BYTES_MAX as MESSAGE_BYTES_MAX
 from sparrowmq.model.plain_text import escape
@@ -572,3 +574,89 @@ def test_progress_is_shown_on_a_terminal_only(shared_cluster: EmbeddedCluster) -
     assert (result.returncode, result.stdout) == (0, b"")
     assert b"messages" in seen
     assert b"sent 2,000 messages" in seen
+
+
+def test_a_message_beyond_the_limit_is_refused_and_not_cut(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_too_long", queues=1)
+
+    whole = smq("send", "T_too_long", "--whole", stdin="x" * (MESSAGE_BYTES_MAX + 1))
+
+    assert (whole.exit_code, "more than 4,194,304 bytes" in whole.stderr) == (2, True)
+    assert bodies(smq, "T_too_long", "--from", "earliest") == []
+
+
+def test_a_line_of_the_longest_message_is_sent_whole(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_longest", queues=1)
+    line = "x" * MESSAGE_BYTES_MAX
+
+    sent = smq.json("send", "T_longest", stdin=f"a\n{line}\r\n{line}\nb")
+    longer = smq("send", "T_longest", stdin=f"{line}x\n")
+
+    assert sent["sent"] == 4
+    assert (longer.exit_code, "line 1 is longer" in longer.stderr) == (2, True)
+    read = bodies(smq, "T_longest", "--from", "earliest")
+    assert [len(body) for body in read] == [1, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, 1]
+
+
+def test_lines_go_to_the_queue_that_is_named_also_delayed(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_to_queue", queues=8)
+
+    for _ in range(2):
+        assert smq("send", "T_to_queue", "-q", "broker-a:5", stdin="1\n2\n3\n").exit_code == 0
+    delayed = smq("send", "T_to_queue", "--delay-level", "18", stdin="1\n2\n")
+
+    queues = smq.json("topic", "show", "T_to_queue")["queues"]
+    assert [queue["messages"] for queue in queues] == [0, 0, 0, 0, 0, 6, 0, 0]
+    assert (delayed.exit_code, "sent 2 messages" in delayed.stderr) == (0, True)
+
+
+def test_messages_are_found_within_the_times_given(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_when", queues=1)
+    smq("send", "T_when", "x", "--key", "k")
+    find = ("msg", "find", "k", "--topic", "T_when")
+
+    assert [each["body"] for each in smq.json(*find, "--from", "1h", "--to", "0s")] == ["x"]
+    for times in (("--to", "1h"), ("--from", "2100-01-01T00:00")):
+        assert smq(*find, *times).exit_code == 1, times
+
+
+def test_following_goes_on_with_messages_of_the_key_alone(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("T_keys", queues=1)
+    with open_cluster(ConnectionOptions(shared_cluster.name_server, timeout=10.0)) as cluster:
+        browser = cluster.run(
+            open_browser(cluster.directory, "T_keys", start=Start(is_latest=True))
+        )
+        for key in ("other", "wanted"):
+            smq("send", "T_keys", key, "--key", key)
+        found = tail_messages(cluster, browser, None, "wanted", follows=True)
+
+        assert next(found).body == b"wanted"
+        found.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b'{"price": 1.10, "n": [1e5, -0]}', '{"price":1.10,"n":[1e5,-0]}'),
+        (b"[12345678901234567890.125, 0.1000000000000000000001]", None),
+        (b'{"a": 1, "a": 2}', '{"a":1,"a":2}'),
+        (rb'{"\u4e2d": "\u6587 \" \n"}', '{"中":"文 \\" \\n"}'),
+        ('{"a": "中 文"}'.encode("utf-16"), '{"a":"中 文"}'),
+    ],
+)
+def test_a_body_of_json_has_the_numbers_and_names_that_were_sent(
+    body: bytes, shown: str | None
+) -> None:
+    expected = body.decode().replace(" ", "") if shown is None else shown
+
+    assert format_body(body, BodyFormat.AUTO) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from io import BytesIO, StringIO, TextIOWrapper
 
 import pytest
@@ -58,9 +59,10 @@ def test_a_narrow_terminal_names_what_it_leaves_out_and_keeps_the_trouble(
 
 
 def test_values_are_written_for_people() -> None:
-    values = [None, "", [], True, 12_345, 1.25, {"a": 1}, ["x", "y"]]
+    values = [None, "", [], True, 12_345, 1.25, {"a": 1, "b": None}, ["x", "y"]]
 
-    assert list(map(format_value, values)) == ["–", "–", "–", "yes", "12,345", "1.2", "a=1", "x, y"]
+    words = ["–", "–", "–", "yes", "12,345", "1.2", "a=1, b=–", "x, y"]
+    assert list(map(format_value, values)) == words
     assert format_value(1_700_000_000_123, "at_timestamp_ms").endswith(".123")
 
 
@@ -78,3 +80,15 @@ def test_json_is_json_in_every_encoding(monkeypatch: pytest.MonkeyPatch) -> None
 
         stdout.seek(0)
         assert json.load(stdout) == {"body": "é 标签 🐦"}
+
+
+def test_times_are_those_of_this_machines_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        shown = format_value(1_700_000_000_123, "born_timestamp_ms")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert shown == "2023-11-15 06:13:20.123"

@@ -12,7 +12,7 @@ import pytest
 from commands import Commands
 from group_views import OF_A, QUEUES, view_at
 from sparrowmq.calling.clock import timestamp_ms
-from sparrowmq.dash.history import FILE_NAME, History
+from sparrowmq.dash.history import FILE_NAME, SAMPLE_MS, History
 from sparrowmq.doctor.group_view import GAP_MS, GroupView
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.spelling import parse_time
@@ -191,3 +191,15 @@ def test_a_time_of_day_is_the_last_one(now: str, asked: str, meant: str) -> None
         return round(datetime.fromisoformat(text).timestamp() * 1000)
 
     assert parse_time(asked, now_timestamp_ms=ms(now)) == ms(meant)
+
+
+def test_greatest_lag_is_that_of_the_worst_look_and_not_of_the_last(tmp_path: Path) -> None:
+    begun_ms = timestamp_ms() - 60_000
+    with closing(History(tmp_path / FILE_NAME, CLUSTER)) as history:
+        for after_ms, lag in ((0, 3), (SAMPLE_MS, 9), (2 * SAMPLE_MS, 5)):
+            history.note("G", view_at(begun_ms + after_ms, OF_A, lag=lag), None)
+
+    found = SMQ.json("rebalance", "doctor", "G", "--since", "1h", "--data", str(tmp_path))
+
+    assert found["lag_max"] == 9
+    assert found["lag_max_timestamp_ms"] == (begun_ms + SAMPLE_MS) // SAMPLE_MS * SAMPLE_MS

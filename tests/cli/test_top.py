@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -14,8 +15,22 @@ from commands import Commands
 from sparrowmq import PushConsumer
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
 from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED
-from sparrowmq.cli.top import GroupScreen, LagHistory, LookFailed, Seen, TopApp, sparkline
-from sparrowmq.client.operations.overview import BrokerOverview, GroupOverview, Overview
+from sparrowmq.cli.top import (
+    Examined,
+    GroupScreen,
+    LagHistory,
+    LookFailed,
+    Poller,
+    Seen,
+    TopApp,
+    sparkline,
+)
+from sparrowmq.client.operations.overview import (
+    BrokerOverview,
+    GroupOverview,
+    Overview,
+    TopicProgress,
+)
 from sparrowmq.doctor.group_snapshot import GroupSnapshot, Sample
 from sparrowmq.doctor.group_view import examine
 from sparrowmq.testing import EmbeddedCluster
@@ -229,3 +244,117 @@ def test_history_is_of_the_groups_that_are_there_and_bounded() -> None:
     assert [len(row.lags) for row in rows] == [30, 30]
     assert [row.group.group for row in history.add(look(100, "a"))] == ["a"]
     assert [row.lags for row in history.add(look(101, "b"))] == [(101,)]
+
+
+class OneTurn(threading.Event):
+    """The pause after a turn of a poller, at which the poller ends."""
+
+    def __init__(self, poller: Poller) -> None:
+        super().__init__()
+        self._poller = poller
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._poller.stopped.set()
+        return True
+
+
+def test_a_paused_screen_takes_no_look(cluster: EmbeddedCluster) -> None:
+    posted: list[object] = []
+    with open_cluster(ConnectionOptions(cluster.name_server, timeout=10.0)) as opened:
+        for is_paused in (True, False):
+            poller = Poller(opened, 1, posted.append)
+            poller.is_paused, poller.hurried = is_paused, OneTurn(poller)
+            poller.run()
+            assert len(posted) == (not is_paused)
+
+
+async def test_groups_are_looked_at_again_after_escape(cluster: EmbeddedCluster) -> None:
+    async with screen_of(cluster) as (app, pilot):
+        await until("groups", pilot, lambda: len(names_of(app)) == 2)
+        await pilot.press("enter")
+        await until("a group's screen", pilot, lambda: isinstance(app.screen, GroupScreen))
+        await pilot.press("escape")
+        await until("all groups again", pilot, lambda: not isinstance(app.screen, GroupScreen))
+        status = app.query_one("#status", Static)
+        status.update("")
+
+        await until("a look", pilot, lambda: "1 broker" in str(status.content))
+
+
+async def test_a_look_at_a_group_that_was_left_is_not_shown_as_another(
+    cluster: EmbeddedCluster,
+) -> None:
+    async with screen_of(cluster) as (app, pilot):
+        await until("groups", pilot, lambda: len(names_of(app)) == 2)
+        await asyncio.to_thread(app.stop)
+        await pilot.press("enter")
+        await until("a group's screen", pilot, lambda: isinstance(app.screen, GroupScreen))
+        assert isinstance(app.screen, GroupScreen)
+        matrix = app.screen.query_one("#matrix", Static)
+        findings = app.screen.query_one("#findings", Static)
+        before = str(matrix.content)
+
+        for group in ("GID_other", app.screen.group):
+            view = examine(GroupSnapshot(group=group, samples=(EMPTY_SAMPLE,)))
+            app.on_examined(Examined(view, []))
+            assert (str(matrix.content) == before) == (group == "GID_other")
+        app.on_look_failed(LookFailed("no answer"))
+        assert "no answer" in str(findings.content)
+
+
+async def test_keys_sort_by_what_they_name(cluster: EmbeddedCluster) -> None:
+    def look(at_ms: int, **offsets: tuple[int, int]) -> Seen:
+        """Make a look at groups by name, with the end and the committed offset of each."""
+        groups = tuple(
+            GroupOverview(
+                group=name,
+                topics=(TopicProgress("T", 1, end, committed, end - committed, 0, None),),
+            )
+            for name, (end, committed) in offsets.items()
+        )
+        seen = Overview(at_ms=at_ms, timestamp_ms=0, brokers=(), topics=(), groups=groups)
+        return Seen(seen)
+
+    async with screen_of(cluster) as (app, pilot):
+        await until("groups", pilot, lambda: len(names_of(app)) == 2)
+        await asyncio.to_thread(app.stop)
+        app.on_seen(look(0, b=(0, 0), c=(0, 0), a=(9, 0)))
+        app.on_seen(look(1_000, b=(5, 1), c=(3, 3), a=(9, 2)))
+
+        found = {}
+        for key in "lioan":
+            await pilot.press(key)
+            await pilot.pause()
+            found[key] = "".join(names_of(app))
+        rows = [list(map(str, app.query_one(DataTable).get_row_at(row)))[:4] for row in range(3)]
+
+    assert found == {"l": "abc", "i": "bca", "o": "cab", "a": "bca", "n": "abc"}
+    assert rows == [["a", "7", "0", "2"], ["b", "4", "5", "1"], ["c", "0", "3", "3"]]
+
+
+class StopAtClear(threading.Event):
+    """A hurry that a stop follows at once; notes the pauses that begin after the stop."""
+
+    def __init__(self, poller: Poller) -> None:
+        super().__init__()
+        self._poller = poller
+        self.late_pauses = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.late_pauses += self._poller.stopped.is_set()
+        return True
+
+    def clear(self) -> None:
+        self._poller.stopped.set()
+        self.set()
+        super().clear()
+
+
+def test_a_stop_between_two_looks_is_not_waited_out(cluster: EmbeddedCluster) -> None:
+    with open_cluster(ConnectionOptions(cluster.name_server, timeout=10.0)) as opened:
+        poller = Poller(opened, 60_000, lambda message: None)
+        poller.hurried = hurried = StopAtClear(poller)
+
+        poller.run()
+
+    assert hurried.late_pauses == 0

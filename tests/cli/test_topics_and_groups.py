@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +15,19 @@ import pytest
 from typer.testing import CliRunner
 
 from commands import Commands, starting
+from poison import send_stored
 from server_processes import Servers
-from sparrowmq import Admin, Message, MessageQueue, Producer, PushConsumer
+from sparrowmq import Admin, Message, MessageQueue, PollConsumer, Producer, PushConsumer
+from sparrowmq.cli.cluster import group_row, topic_row
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
-from sparrowmq.cli.group import watch_lag
+from sparrowmq.cli.group import CHANGES_SHOWN_MAX, watch_lag
 from sparrowmq.cli.main import build_app
+from sparrowmq.client.operations.overview import (
+    GROUPS_ASKED_MAX,
+    FlowRates,
+    GroupOverview,
+    TopicOverview,
+)
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -275,7 +284,9 @@ def test_group_with_members_is_shown_and_neither_deleted_nor_moved_by_offsets(
             for to in (("--to", "0"), ("--to", "earliest", "-q", "broker-a:0"))
         ]
 
-    assert [member.client_id] == [row["client_id"] for row in shown["members"]]
+    assert [(row["client_id"], row["address"]) for row in shown["members"]] == [
+        (member.client_id, "127.0.0.1")
+    ]
     assert "a || b" in [row["expression"] for row in shown["topics"]]
     assert (deleted.exit_code, "1 member connected" in deleted.stderr) == (2, True)
     refusals = [(each.exit_code, "reset all queues to a time" in each.stderr) for each in moved]
@@ -353,6 +364,8 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
         # What changes something needs all brokers.
         "delete": ("topic", "delete", "T"),
         "update": ("group", "update", "GID_lag", "--retries", "3"),
+        "remove": ("group", "delete", "GID_lag"),
+        "skip": ("group", "skip", "GID_lag"),
         "nowhere": ("msg", "find", "first", "--topic", "T"),
     }
     try:
@@ -376,13 +389,17 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
         }
         with open_cluster(ConnectionOptions(servers.name_server, timeout=0.5)) as cluster:
             _, watched = next(watch_lag(cluster, "GID_lag", None, 1_000))
+        with starting() as start:
+            process = start("group", "lag", "GID_lag", "--watch", *options[:-1])
+            assert process.stderr is not None
+            said = process.stderr.readline()
     finally:
         for pid in servers.children().values():
             os.kill(pid, signal.SIGCONT)
         servers.end()
 
     refused = {name for name, result in ended.items() if result.exit_code}
-    assert refused == {"delete", "update", "nowhere"}
+    assert refused == {"delete", "update", "remove", "skip", "nowhere"}
     assert {ended[name].exit_code for name in refused} == {3}
     # Of these, JSON alone has the reason: tables name the broker in a line of their own.
     for name in commands.keys() - refused - {"owners", "doctor"}:
@@ -392,6 +409,8 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
     for name in ("owners", "doctor", "group", "topic"):
         assert shown[name]["failures"].keys() == {"broker-a"}, name
     assert watched.keys() == {"broker-a"}
+    assert said.startswith("sparrowmq: broker-a: ")
+    assert "its queues are missing" in said
     assert [row["broker"] for row in shown["lag"]] == ["broker-a-2"]
     assert [row["broker"] for row in shown["group"]["settings"]] == ["broker-a-2"]
     assert [row["broker"] for row in shown["topic"]["queues"]] == ["broker-a-2"]
@@ -401,3 +420,160 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
     assert [(row["group"], row["messages"]) for row in shown["dlq"]] == [("GID_lag", 1)]
     assert [row["broker"] for row in shown["letters"]] == ["broker-a-2"]
     assert shown["snapshot"]["groups"] == 1
+
+
+def test_queues_to_write_are_taken_away_alone(smq: Commands) -> None:
+    smq("topic", "create", "T_shrinks", "-q", "4")
+
+    (planned,) = smq.json("topic", "update", "T_shrinks", "--write-queues", "2", "--yes")["changes"]
+    (broker,) = smq.json("topic", "show", "T_shrinks")["brokers"]
+
+    assert (planned["read_queues"], planned["write_queues"]) == ("4", "4 → 2")
+    assert (broker["read_queues"], broker["write_queues"]) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--cluster", "DefaultClustr"], "did you mean DefaultCluster?"),
+        (["--message-type", "fast"], "'FAST'"),
+    ],
+)
+def test_topic_is_made_only_as_it_was_asked_for(
+    smq: Commands, options: list[str], words: str
+) -> None:
+    result = smq("topic", "create", "T_not_so", *options)
+
+    assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
+    assert "T_not_so" not in smq("topic", "ls").stdout
+
+
+def test_a_preview_of_a_deletion_counts_what_would_be_lost(
+    smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
+) -> None:
+    fill(shared_cluster, "T_lost", [2, 1])
+    commit(admin, "GID_lost", "T_lost", [2, 0])
+
+    topic, group = smq.json("topic", "delete", "T_lost"), smq.json("group", "delete", "GID_lost")
+
+    assert (topic["applied"], group["applied"]) == (False, False)
+    assert topic["changes"] == [
+        {
+            "topic": "T_lost",
+            "broker": "broker-a",
+            "queues": 2,
+            "messages": 3,
+            "groups": ["GID_lost"],
+        }
+    ]
+    assert group["changes"] == [{"topic": "T_lost", "queues": 2, "lag": 1}]
+    assert [row["lag"] for row in smq.json("group", "lag", "GID_lost")] == [1, 0]
+
+
+def test_group_list_has_the_members_of_every_group(
+    smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
+) -> None:
+    fill(shared_cluster, "T_many_groups", [1])
+    for number in range(GROUPS_ASKED_MAX + 1):
+        commit(admin, f"GID_many_{number}", "T_many_groups", [1])
+
+    rows = smq.json("group", "ls")
+
+    assert len(rows) > GROUPS_ASKED_MAX
+    assert None not in {row["member_count"] for row in rows}
+
+
+def test_lag_of_a_group_is_shown_by_topic_and_failed_messages_apart(
+    smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
+) -> None:
+    fill(shared_cluster, "T_first", [3])
+    fill(shared_cluster, "T_second", [5])
+    # The broker makes the topic of retries for a member, which takes nothing here.
+    with PollConsumer(
+        "GID_two_topics", "T_first", name_server=shared_cluster.name_server
+    ) as member:
+        assert member.wait_assigned()
+    for _ in range(4):
+        send_stored(
+            shared_cluster.broker, MessageQueue("%RETRY%GID_two_topics", "broker-a", 0), b"x"
+        )
+    for topic in ("T_first", "T_second", "%RETRY%GID_two_topics"):
+        commit(admin, "GID_two_topics", topic, [1])
+
+    shown = smq.json("group", "show", "GID_two_topics")
+    (listed,) = [row for row in smq.json("group", "ls") if row["group"] == "GID_two_topics"]
+    unclear = smq("group", "skip", "GID_two_topics", "--yes")
+
+    assert {row["topic"]: row["lag"] for row in shown["topics"] if row["topic"][0] != "%"} == {
+        "T_first": 2,
+        "T_second": 4,
+    }
+    assert (shown["failed"]["retries"], shown["failed"]["retried"]) == (3, 4)
+    assert (listed["lag"], listed["retries"]) == (9, 3)
+    assert (unclear.exit_code, "say which by --topic" in unclear.stderr) == (2, True)
+
+
+def test_reset_counts_what_is_skipped_and_what_comes_again_apart(
+    smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
+) -> None:
+    fill(shared_cluster, "T_both_ways", [6, 6, 6])
+    commit(admin, "GID_both_ways", "T_both_ways", [1, 6, 4])
+
+    dry = smq("group", "reset", "GID_both_ways", "--to", "4")
+
+    assert "3 messages will be skipped, 2 will be delivered again" in dry.stderr
+    assert "1 more queue would not change" in dry.stderr
+
+
+def test_settings_of_a_group_are_changed_one_by_one(smq: Commands) -> None:
+    update = ("group", "update", "GID_by_one")
+    assert smq.json(*update, "--retries", "7", "--yes")["applied"]
+    (change,) = smq.json(*update, "--retry-queues", "3", "--yes")["changes"]
+
+    assert (change["max_reconsume_times"], change["retry_queues"]) == ("7", "1 → 3")
+    (row,) = smq.json("group", "show", "GID_by_one")["settings"]
+    assert (row["max_reconsume_times"], row["retry_queues"]) == (7, 3)
+    assert smq.json(*update, "--retries", "7", "--yes") == {"applied": False, "changes": []}
+
+
+def test_group_shows_the_newest_changes_and_how_many_are_older(smq: Commands, admin: Admin) -> None:
+    for retries in range(12):
+        admin.update_group("GID_changed_often", max_reconsume_times=retries)
+
+    every = smq.json("group", "show", "GID_changed_often")["changes"]
+    shown = smq("group", "show", "GID_changed_often")
+
+    rows = re.findall(r"retry_max_times \d+ → (\d+)", shown.stdout)
+    assert rows == [str(retries) for retries in range(11, 1, -1)]
+    assert f"{len(every) - CHANGES_SHOWN_MAX} older changes; --json shows all" in shown.stderr
+
+
+def test_a_terminal_gets_the_first_rows_and_how_many_more_there_are(
+    smq: Commands,
+    shared_cluster: EmbeddedCluster,
+    admin: Admin,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(shared_cluster, "T_limited", [90])
+    for group, offset in (("GID_limited_done", 90), ("GID_limited_behind", 0)):
+        commit(admin, group, "T_limited", [offset])
+    first, *others = [row["group"] for row in smq.json("group", "ls")]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    limited, whole = smq("ls", "--limit", "1"), smq("ls", "--limit", "0")
+
+    assert first in limited.stdout
+    assert not any(f"{name} " in limited.stdout for name in others)
+    assert f"{len(others)} more groups; --limit 0 shows all" in limited.stderr
+    assert "GID_limited_done" in whole.stdout
+    assert whole.stderr == ""
+
+
+def test_rates_are_shown_under_their_names() -> None:
+    flow = FlowRates(produced_per_s=3.0, consumed_per_s=2.0, retried_per_s=1.0)
+
+    row = group_row(GroupOverview(group="G"), flow, 0)
+
+    assert [row[f"{name}_per_s"] for name in ("in", "out", "retried")] == [3.0, 2.0, 1.0]
+    assert topic_row(TopicOverview(topic="T", places=()), 5.0)["in_per_s"] == 5.0

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from play import Play, make_publisher
+from sending_servers import Servers
 from sparrowmq import Message, MessageQueue
 from sparrowmq.client.batcher import FREE_LANES, Batcher, Pending
 from sparrowmq.client.config import ProducerConfig
+from sparrowmq.client.operations.batches import flush
+from sparrowmq.client.operations.send import send
 from sparrowmq.client.outgoing import make_parts
 from sparrowmq.model.namespace import Namespace
 from sparrowmq.protocol.message_id import UniqIdGenerator
@@ -164,10 +168,21 @@ def test_nothing_lingers_while_somebody_flushes_or_closes() -> None:
         assert bodies(batcher, 0) == [[b"1"]]
 
 
+def test_messages_linger_again_after_a_flush_and_after_a_send_of_another_queue() -> None:
+    batcher, publisher = batcher_of(linger_ms=1_000), make_publisher()
+    publisher.batcher = batcher
+    batcher.place([pending(b"1", QUEUES[1])], QUEUES, 0)
+    run = Play(Servers("b"))
+    run(send(publisher, Message("T", b"2"), queue=QUEUES[0]))
+    run(flush(batcher, lambda: True))
+
+    assert bodies(batcher, 0) == []
+
+
 def test_keyed_messages_wait_for_those_in_the_queue_of_an_earlier_route() -> None:
     batcher = batcher_of(linger_ms=0)
     earlier, later = QUEUES[:1], QUEUES[1:2]
-    batcher.place([pending(b"1", sharding_key="k")], earlier, 0)
+    batcher.place([pending(body, sharding_key="k") for body in (b"0", b"1")], earlier, 0)
     ((lane, _, _),) = batcher.begin(0)
 
     batcher.place([pending(b"2", sharding_key="k"), pending(b"3", sharding_key="l")], later, 0)
@@ -183,6 +198,24 @@ def test_keyed_messages_wait_for_those_in_the_queue_of_an_earlier_route() -> Non
     assert batcher.take_in() == ["T"]
     batcher.place(batcher.take_unplaced("T"), later, 0)
     assert bodies(batcher, 0) == [[b"2", b"4", b"5"]]
+
+
+def test_message_with_a_queue_and_a_sharding_key_holds_no_later_one_of_its_key() -> None:
+    batcher = batcher_of(linger_ms=0)
+    batcher.place([pending(b"1", QUEUES[0], sharding_key="k")], QUEUES, 0)
+    ((lane, _, _),) = batcher.begin(0)
+    batcher.end(lane)
+    batcher.place([pending(b"2", sharding_key="k")], QUEUES[1:2], 0)
+
+    assert bodies(batcher, 0) == [[b"2"]]
+
+
+def test_loop_does_not_end_while_queues_are_looked_up() -> None:
+    batcher = batcher_of(linger_ms=0)
+    batcher.hand_over(pending(b"1"))
+    batcher.take_in()
+
+    assert not batcher.is_empty
 
 
 def test_what_is_abandoned_keeps_nobody_waiting() -> None:

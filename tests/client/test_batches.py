@@ -136,7 +136,11 @@ def test_send_stands_behind_earlier_messages_of_its_queue(
     queue = MessageQueue(topic, "broker-a", 3)
     queues: dict[str, Any] = {"key": None, "queue": queue, "function": lambda *_: queue}
     key = "k" if way == "key" else None
-    with Producer("GID_p", name_server=cluster.name_server, linger_ms=30_000) as producer:
+    # One batch is under way then, and another waits.
+    settings: dict[str, Any] = {"batch_count_max": 2} if way == "queue" else {}
+    with Producer(
+        "GID_p", name_server=cluster.name_server, linger_ms=30_000, **settings
+    ) as producer:
 
         def message(number: int) -> Message:
             return Message(topic, b"%d" % number, sharding_key=key)

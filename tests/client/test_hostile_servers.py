@@ -35,7 +35,13 @@ from sparrowmq.client.operations import snapshot
 from sparrowmq.client.operations.handover import lock_batch
 from sparrowmq.client.operations.send import send
 from sparrowmq.client.route_cache import QUEUES_MAX
-from sparrowmq.errors import ConnectFailed, ConnectionLost, RemoteProtocolError, SendFailed
+from sparrowmq.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    InvokeTimeout,
+    RemoteProtocolError,
+    SendFailed,
+)
 from sparrowmq.membership.member import ACQUIRES_MAX
 from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol.bodies import (
@@ -47,6 +53,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.compression import COMPRESSED
+from sparrowmq.protocol.framing import encode_frame
 from waiting import wait_until
 
 IMPOSSIBLE = str(1 << 62)
@@ -660,6 +667,52 @@ def test_messages_that_several_queues_do_not_give_are_one_error(
             admin.messages_since("T", 0)
 
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda admin: admin.messages_since("T", 0),
+        lambda admin: admin.messages_at(MessageQueue("T", BROKER_NAME, 1), 0),
+    ],
+    ids=["topic", "queue"],
+)
+def test_messages_that_a_broker_does_not_give_in_time_are_an_error(
+    read: Callable[[Admin], object],
+) -> None:
+    with (
+        HostileCluster(queues=2) as hostile,
+        Admin(name_server=hostile.address, timeout_ms=100) as admin,
+    ):
+        for queue_id in range(2):
+            hostile.broker.add_messages("T", b"x", queue_id=queue_id)
+        hostile.broker.lies[RequestCode.PULL_MESSAGE] = lambda request, honest: (
+            None if (request.ext_fields or {})["queueId"] == "1" else honest
+        )
+        with pytest.raises(InvokeTimeout):
+            read(admin)
+
+
+def test_queue_that_gives_nothing_keeps_no_message_of_another_back() -> None:
+    held: list[RemotingCommand] = []
+
+    def answer(request: RemotingCommand, honest: RemotingCommand | None) -> Any:
+        fields = request.ext_fields or {}
+        assert honest is not None
+        if fields["queueId"] == "1":
+            held.append(honest)
+            return None
+        if fields["queueOffset"] == "0":
+            return code(ResponseCode.PULL_RETRY_IMMEDIATELY, nextBeginOffset="1")(request, honest)
+        return b"".join(map(encode_frame, [honest, *held]))
+
+    with HostileCluster(queues=2) as hostile, Admin(name_server=hostile.address) as admin:
+        hostile.broker.add_messages("T", b"left out", b"a")
+        hostile.broker.add_messages("T", b"b", queue_id=1)
+        hostile.broker.lies[RequestCode.PULL_MESSAGE] = answer
+        messages = admin.messages_since("T", 0)
+
+    assert sorted(message.body for message in messages) == [b"a", b"b"]
 
 
 def test_member_whose_numbers_are_none_is_shown(play: Callable[..., Any]) -> None:

@@ -362,6 +362,26 @@ def test_seek_goes_on_where_it_says_and_drops_what_had_arrived(
         consumer.seek(MessageQueue(topic, "nowhere", 0), 0)
 
 
+def test_consumer_that_seeks_in_on_assign_reads_on_at_once(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    send(producer, topic, [str(n) for n in range(10)], queue_id=0)
+
+    def go_on(queues: list[MessageQueue]) -> None:
+        for queue in queues:
+            if queue.queue_id == 0:
+                consumer.seek(queue, 7)
+
+    consumer = PollConsumer(
+        group, topic, name_server=cluster.name_server, start="first", on_assign=go_on
+    )
+    with consumer:
+        # After 10 s it would no longer wait for on_assign.
+        found = consumer.getmany(3, timeout_ms=8_000)
+
+    assert numbers_of(found) == [7, 8, 9]
+
+
 @pytest.mark.slow
 def test_seek_right_after_assign_holds(
     make_pull: Callable[..., Any], producer: Producer, topic: str

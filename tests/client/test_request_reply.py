@@ -24,6 +24,7 @@ from sparrowmq import (
     Producer,
     PushConsumer,
 )
+from sparrowmq.calling.effects import Wait
 from sparrowmq.client.operations.producer_heartbeats import AGAIN_MS
 from sparrowmq.client.operations.request_reply import request
 from sparrowmq.client.operations.send import send
@@ -210,6 +211,43 @@ def test_producer_whose_connection_was_lost_is_made_known_again_for_a_reply(
     assert ask() == []
     is_lost.append("a:1")
     assert ask() == ["a:1"]
+
+
+def test_one_lost_connection_of_several_is_enough_for_a_heartbeat(
+    play: Callable[[Handler], Play],
+) -> None:
+    driver, publisher = play(Servers("a", "b")), make_publisher()
+    driver(send(publisher, Message("T", b"x")))
+    driver.requests.clear()
+    del publisher.known_until_ms["b:1"]
+
+    with pytest.raises(InvokeTimeout, match="no reply"):
+        driver(request(publisher, {}, Message("T", b"x"), queue=None, timeout_ms=100))
+    assert "b:1" in [at for at, sent in driver.requests if sent.code == RequestCode.HEART_BEAT]
+
+
+class PlayedWaits(Play):
+    """Lets a wait for what does not happen last."""
+
+    def carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Wait) and effect.timeout_ms is not None and not effect.event.is_set:
+            self.now_ms += effect.timeout_ms
+        return super().carry_out(effect)
+
+
+def test_reply_is_waited_for_as_long_as_the_sending_has_left() -> None:
+    servers = Servers("a")
+
+    def take_long(address: str, sent: RemotingCommand) -> RemotingCommand:
+        driver.now_ms += 700 if sent.code in SENDS else 0
+        return servers(address, sent)
+
+    driver = PlayedWaits(take_long)
+    begun_ms = driver.now_ms
+    with pytest.raises(InvokeTimeout, match="no reply"):
+        driver(request(make_publisher(), {}, Message("T", b"x"), queue=None, timeout_ms=1_000))
+
+    assert driver.now_ms - begun_ms == 1_000
 
 
 def test_lost_connection_is_told_to_the_producers_that_share_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -43,10 +44,13 @@ from sparrowmq.protocol.bodies import (
     BrokerData,
     QueueData,
     TopicRouteData,
+    decode_body,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.compression import COMPRESSED
+from sparrowmq.protocol.pop_handle import BatchAckBody
 from sparrowmq.protocol.trace import ConsumedCode
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
@@ -325,7 +329,7 @@ async def test_receive_that_is_given_up_gives_its_messages_back(
 
 
 class Brokers:
-    """Brokers a and b with a message each in each topic; some of the servers are away."""
+    """Brokers a and b with a message each in each topic, or several; some servers are away."""
 
     def __init__(self) -> None:
         self.away: set[str] = set()
@@ -333,23 +337,37 @@ class Brokers:
         self.perm = PERM_READ | PERM_WRITE
         self.refusal: int | None = None
         self.properties = ""
+        self.count, self.packed = 1, b""
+        # What their addresses end with.
+        self.port = 1
         self.acknowledged: list[str] = []
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
         if address in self.away:
             raise ConnectFailed("away", address=address)
+        if request.code == RequestCode.POP_MESSAGE and not self.count:
+            return response_to(request, ResponseCode.POLLING_TIMEOUT)
         if request.code == RequestCode.POP_MESSAGE:
             topic = (request.ext_fields or {})["topic"]
-            body = record(topic, 0, 7, address.encode(), properties=self.properties)
+            stored: dict[str, Any] = {"properties": self.properties}
+            if self.packed:
+                stored["sys_flag"] = COMPRESSED
+            offsets = range(7, 7 + self.count)
+            body = b"".join(
+                record(topic, 0, offset, self.packed or address.encode(), **stored)
+                for offset in offsets
+            )
             fields = {"popTime": "5", "invisibleTime": "60000", "reviveQid": "0", "restNum": "0"}
-            fields |= {"startOffsetInfo": "0 0 7", "msgOffsetInfo": "0 0 7"}
+            fields["startOffsetInfo"] = "0 0 7"
+            fields["msgOffsetInfo"] = f"0 0 {','.join(map(str, offsets))}"
             return response_to(request, ext_fields=fields, body=body)
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             if (request.ext_fields or {})["topic"] not in self.topics:
                 return response_to(request, ResponseCode.TOPIC_NOT_EXIST)
             data = TopicRouteData(
                 broker_datas=[
-                    BrokerData(broker_name=name, broker_addrs={0: f"{name}:1"}) for name in "ab"
+                    BrokerData(broker_name=name, broker_addrs={0: f"{name}:{self.port}"})
+                    for name in "ab"
                 ],
                 queue_datas=[
                     QueueData(
@@ -372,8 +390,12 @@ def make_source(*topics: str) -> PopSource:
     return source
 
 
+def receive_once(run: Play, source: PopSource) -> list[MessageExt]:
+    return run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=0))
+
+
 def receive_of_both(run: Play, source: PopSource) -> list[MessageExt]:
-    found = [run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=0)) for _ in "ab"]
+    found = [receive_once(run, source) for _ in "ab"]
     return [message for messages in found for message in messages]
 
 
@@ -407,6 +429,28 @@ def test_tag_with_the_hash_code_of_a_wanted_one_is_acknowledged(
     # Brokers of RocketMQ's compare the codes, and deliver what came before under another tag.
     assert len(receive_of_both(run, source)) == count
     assert (len(brokers.acknowledged) > 0) == (count == 0)
+
+
+@pytest.mark.parametrize("refusal", [None, ResponseCode.SYSTEM_BUSY])
+def test_messages_that_inflate_beyond_the_bound_of_an_answer_are_given_back(
+    refusal: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop, "INFLATED_SUM_MAX", 3 << 20)
+    brokers, body = Brokers(), bytes(1 << 20)
+    brokers.count, brokers.packed, brokers.refusal = 5, zlib.compress(body), refusal
+    run, source = Play(brokers), make_source("T")
+
+    for messages in (receive_once(run, source), receive_once(run, source)):
+        assert [message.queue_offset for message in messages] == [7, 8, 9]
+        assert {message.body for message in messages} == {body}
+    returned = [
+        request.ext_fields or {}
+        for _, request in run.requests
+        if request.code == RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    ]
+    assert [fields["offset"] for fields in returned] == ["10", "11"] * 2
+    assert {(fields["invisibleTime"], fields["suspend"]) for fields in returned} == {("0", "true")}
+    assert run.slept_ms, "the driver gets a turn"
 
 
 def make_popping(source: PopSource, *, done: Sequence[MessageExt] = ()) -> pop_loop._Popping:
@@ -506,6 +550,80 @@ def test_routes_that_are_known_serve_while_no_name_server_answers() -> None:
     asked = len(run.requests)
     run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=0))
     assert [address for address, _ in run.requests[asked:]].count("ns:1") <= 1
+
+
+def test_broker_that_is_away_is_an_error_only_where_no_other_answers() -> None:
+    brokers = Brokers()
+    run, source = Play(brokers), make_source("T")
+    brokers.count, brokers.away = 0, {"a:1"}
+    assert receive_of_both(run, source) == []
+
+    brokers.away = {"a:1", "b:1"}
+    with pytest.raises(ConnectFailed):
+        receive_once(run, source)
+
+
+def test_answer_is_waited_for_beyond_the_time_for_which_a_broker_may_hold_it() -> None:
+    brokers = Brokers()
+    run, source = Play(brokers), make_source("T")
+    brokers.count = 0
+
+    assert run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=1_500)) == []
+    held_ms, beyond_ms = set[int](), set[int]()
+    for (_, request), waits_ms in zip(run.requests, run.waits_ms, strict=True):
+        if request.code == RequestCode.POP_MESSAGE:
+            held_ms.add(int((request.ext_fields or {})["pollTime"]))
+            beyond_ms.add(waits_ms - int((request.ext_fields or {})["pollTime"]))
+    assert max(held_ms) == pop.TURN_MS
+    assert beyond_ms == {pop.ANSWER_MS}
+
+
+@pytest.mark.parametrize(
+    ("mark", "topic"), [("0", "T"), ("1", "%RETRY%GID_T"), ("2", "%RETRY%GID+T")]
+)
+def test_retried_message_is_acknowledged_in_the_topic_that_its_handle_means(
+    mark: str, topic: str
+) -> None:
+    run, source = Play(Brokers()), make_source("T")
+    message = MessageExt("T", b"", {PROPERTY_POP_CK: f"7 5 60000 0 {mark} b 0 7"}, "b", 0, 7, 0)
+    run(pop.acknowledge(source, [message]))
+
+    address, request = run.requests[-1]
+    assert (address, (request.ext_fields or {})["topic"]) == ("b:1", topic)
+
+
+def test_each_of_many_messages_is_acknowledged_once() -> None:
+    run, source = Play(Brokers()), make_source("T")
+    # The last lies too far behind the first of its pop for a bit set.
+    offsets = [*range(pop.ACKS_PER_BATCH_MAX + 1), 100_000]
+    run(
+        pop.acknowledge(
+            source,
+            [
+                MessageExt("T", b"", {PROPERTY_POP_CK: f"0 5 60000 0 0 b 0 {at}"}, "b", 0, at, 0)
+                for at in offsets
+            ],
+        )
+    )
+
+    found: list[int] = []
+    for _, request in run.requests:
+        if request.code == RequestCode.BATCH_ACK_MESSAGE:
+            for ack in decode_body(BatchAckBody, request.body).acks:
+                found += ack.offsets()
+        elif request.code == RequestCode.ACK_MESSAGE:
+            found.append(int((request.ext_fields or {})["offset"]))
+    assert sorted(found) == offsets
+
+
+def test_brokers_that_have_moved_are_found_at_once() -> None:
+    brokers = Brokers()
+    run, source = Play(brokers), make_source("T")
+    receive_of_both(run, source)
+    brokers.away, brokers.port = {"a:1", "b:1"}, 2
+
+    (message,) = receive_once(run, source)
+    assert message.body in (b"a:2", b"b:2")
 
 
 def test_topic_that_is_missing_keeps_no_other_back() -> None:

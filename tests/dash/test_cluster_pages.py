@@ -311,6 +311,7 @@ async def test_a_time_that_no_browser_knows_is_a_number(
 
 
 NESTED = b"[%b]" % b",".join([b"[" * 900 + b"]" * 900] * 36)
+JSON_LINES = '{\n  "b": [],\n  "c": {},\n  "d": [\n    {\n      "e": 1.10\n    }\n  ]\n}'
 
 
 async def test_a_message_that_is_not_there_is_one_line(reader: Reader, stage: GroupStage) -> None:
@@ -323,6 +324,7 @@ async def test_a_message_that_is_not_there_is_one_line(reader: Reader, stage: Gr
     ("body", "kind", "text"),
     [
         (b'{"b": [1, 2]}', "json", '{\n  "b": [\n    1,\n    2\n  ]\n}'),
+        (b'{"b":[],"c":{},"d":[{"e":1.10}]}', "json", JSON_LINES),
         (b"plain\ntext", "text", "plain\ntext"),
         ("中文".encode(), "text", "中文"),
         (b"a\x00b", "hex", f"00000000  {'61 00 62':<48} a.b"),

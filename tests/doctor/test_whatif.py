@@ -71,6 +71,13 @@ def test_two_equal_ids_share_the_first_part_and_leave_the_second() -> None:
     assert (by_kafka.unowned, by_kafka.double) == ([], [])
 
 
+def test_members_that_join_after_a_duplicate_id_have_ids_of_their_own() -> None:
+    step = run_of("AVG", 4, 3, "join,join", has_duplicate_id=True).steps[-1]
+
+    ids = [member.client_id for member in step.members]
+    assert (len(ids), len(set(ids))) == (5, 4)
+
+
 @pytest.mark.parametrize(
     ("strategy", "first", "after", "needless"),
     [
@@ -144,6 +151,12 @@ def test_cost_of_kafka_4_stops_moving_queues_and_waits_for_no_poll() -> None:
     assert kill.cost.wait_ms_max == 50_000
 
 
+def test_cost_of_kafka_4_has_no_wait_where_a_member_joins_for_whom_there_is_no_queue() -> None:
+    join = run_of("uniform", 2, 3, "join").steps[1]
+
+    assert (join.moved, join.cost.wait_ms_max) == (0, 0)
+
+
 def test_nothing_moves_where_no_queue_has_an_owner() -> None:
     steps = run_of("POP", 2, 3, "join,leave:1,kill", broker_count=2).steps
     join, leave, kill = steps[1:]
@@ -169,6 +182,20 @@ def test_split_view_harms_whom_nobody_coordinates() -> None:
     # AVG of three is 0-2, 3-5, 6-7; the first, of two, takes 0-3.
     assert splits["AVG"] == (0, 1, 0)
     assert {splits[name].double for name in SPARROW_NAMES} == {0}
+
+
+def test_member_that_kafkas_coordinator_does_not_know_is_idle_beside_those_without_a_queue() -> (
+    None
+):
+    assert run_of("range", 2, 5).steps[0].split == (0, 0, 3)
+
+
+def test_members_take_the_queues_of_their_own_machine_room() -> None:
+    step = run_of("MACHINE_ROOM_NEARBY-AVG", 8, 4, broker_count=2, room_count=2).steps[0]
+
+    for member in step.members:
+        room = member.client_id.partition("-")[0]
+        assert {q.broker_name.partition("@")[0] for q in step.queue_ids(member.number)} == {room}
 
 
 def test_owners_known_minimal_move_moves_what_it_must() -> None:
@@ -249,11 +276,17 @@ def test_events_are_read_and_wrong_ones_refused() -> None:
         ({"queues": 4, "members": 1, "broker_count": 5}, "brokers is 5"),
         ({"queues": 4, "members": 1, "room_count": 2}, "rooms is 2"),
         ({"queues": 4, "members": 1, "has_duplicate_id": True}, "--members 2"),
+        ({"queues": 10_000, "members": 50, "events": "join"}, "must be from 1 to 5000"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(what: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(**what)  # type: ignore[arg-type]
+
+
+def test_member_beyond_the_most_is_refused() -> None:
+    with pytest.raises(ConfigError, match="members is 1001"):
+        simulate(plan(1, 1_000, "join"), "AVG")
 
 
 def test_strategy_is_found_by_its_name_in_any_case() -> None:

@@ -103,6 +103,18 @@ def test_medians_of_runs_are_compared() -> None:
     assert compared[Policy.AVG].lag_max == single[1]
 
 
+def test_backlog_that_no_run_consumed_has_no_time_and_one_consumed_early_leaves_no_lag() -> None:
+    (workload,) = parse_workloads(["backlog"])
+
+    compared = compare(workload, Random, size=GroupSize(8, 2), seeds=(1,))
+
+    assert compared[Policy.AVG].drained_s is None
+    messages = compared[Policy.MESSAGE]
+    assert messages.drained_s is not None
+    # The lag counts in the last five minutes alone; all members have the mean load.
+    assert (messages.lag_max, round(messages.load_max, 2)) == (0, 0.4)
+
+
 def test_names_of_workloads_are_checked() -> None:
     assert parse_workloads(["all"]) == list(WORKLOADS)
     with pytest.raises(ConfigError, match="unknown workload 'zipff'; all are zipf, speeds"):

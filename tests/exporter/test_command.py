@@ -74,13 +74,15 @@ def test_wrong_settings_are_one_line(start: Start, cluster: EmbeddedCluster) -> 
     at = ("--nameserver", cluster.name_server)
     port = cluster.broker.rpartition(":")[2]
     outcomes = {}
-    for name, text in (("--host", "0.0.0.0"), ("--host", "here"), ("--port", port)):
+    given = (("--host", "0.0.0.0"), ("--host", "192.0.2.1"), ("--host", "here"), ("--port", port))
+    for name, text in given:
         process = start("metrics", *at, name, text)
         _, said = process.communicate(timeout=60)
         outcomes[text] = (process.returncode, said)
 
     assert {said.count("\n") for _, said in outcomes.values()} == {1}
-    assert [code for code, _ in outcomes.values()] == [2, 2, 1]
-    assert "add --insecure if they may" in outcomes["0.0.0.0"][1]
+    assert [code for code, _ in outcomes.values()] == [2, 2, 2, 1]
+    for host in ("0.0.0.0", "192.0.2.1"):
+        assert "add --insecure if they may" in outcomes[host][1]
     assert "--host is 'here'" in outcomes["here"][1]
     assert "choose another port" in outcomes[port][1]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import pytest
+from prometheus_client import Metric
 
 from group_views import Q0, Q1, view_at
-from sparrowmq.doctor.group_view import GroupView
+from sparrowmq.client.operations.overview import BrokerOverview, Overview, TopicOverview
+from sparrowmq.doctor import Finding, Severity
+from sparrowmq.doctor.group_view import GroupView, make_view
 from sparrowmq.exporter import group_counts, watch
 from sparrowmq.exporter.group_counts import GroupCounts
 from sparrowmq.exporter.watch import make_families
@@ -144,3 +150,97 @@ def test_queues_up_to_the_bound_have_series(
         for sample in family.samples
     }
     assert values["sparrowmq_queues_left_out"] == left_out
+
+
+def samples_of(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
+    """Return the value of each sample by its name and the values of its labels."""
+    return {
+        (sample.name.removeprefix("sparrowmq_"), *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_buckets_of_rebalances_count_all_that_are_no_longer() -> None:
+    counts = counts_of(view(0, ("a",), ("a",)))
+    for seconds in (0.4, 17.0, 400.0):
+        counts._observe(seconds)
+
+    found = samples_of(make_families(None, {"G": counts}, is_up=True))
+
+    bounds = ("0.5", "10.0", "20.0", "300.0", "+Inf")
+    buckets = [found["rebalance_seconds_bucket", "G", bound] for bound in bounds]
+    assert buckets == [1, 1, 2, 2, 3]
+    assert found["rebalance_seconds_sum", "G"] == 417.4
+
+
+def test_what_may_be_consumed_twice_adds_up() -> None:
+    looks = ((0, 100), (1_000, 107), (2_000, 112))
+    counts = counts_of(*(view(ms, ("a", "b"), ("b",), offsets=at) for ms, at in looks))
+
+    assert counts.possible_duplicates == 12
+
+
+def test_waits_are_in_seconds_and_findings_by_their_own_severity() -> None:
+    seen = view(0, ("a",), ("a",))
+    (sample,) = seen.snapshot.samples
+    progress = tuple(
+        each._replace(wait_ms=15_000, in_flight=2, oldest_timestamp_ms=1)
+        for each in sample.progress
+    )
+    later = replace(sample, timestamp_ms=30_001, progress=progress)
+    counts = GroupCounts()
+    findings = tuple(
+        Finding(rule=rule, severity=severity, title="")
+        for rule, severity in (
+            ("R01", Severity.ERROR),
+            ("R02", Severity.ERROR),
+            ("R08", Severity.WARN),
+        )
+    )
+    counts.note(make_view(replace(seen.snapshot, samples=(later,)), seen.ownership), findings)
+
+    found = samples_of(make_families(None, {"G": counts}, is_up=True))
+
+    assert found["group_lag_seconds", "G", "T"] == 15
+    assert found["group_oldest_in_flight_seconds", "G"] == 30
+    assert [found["findings", "G", each] for each in ("info", "warn", "error")] == [0, 1, 2]
+    assert found["queue_owners", "G", "T", "broker-a", "1"] == 1
+
+
+def test_queues_of_a_group_that_consumes_by_message_have_no_owners() -> None:
+    seen = view(0, (), ())
+    by_message = make_view(seen.snapshot, replace(seen.ownership, is_by_message=True))
+    counts = counts_of(by_message)
+
+    names = {name for name, *_ in samples_of(make_families(None, {"G": counts}, is_up=True))}
+
+    assert "queue_lag" in names
+    assert "queue_owners" not in names
+
+
+def test_cluster_is_described_by_its_brokers_own_reports() -> None:
+    runtime = {
+        "putTps": "1.5 9 9",
+        "getTransferedTps": "2.5 9 9",
+        "commitLogDiskRatio": "0.25",
+        "dispatchBehindBytes": "7",
+    }
+    overview = Overview(
+        at_ms=0,
+        timestamp_ms=1_700_000_000_500,
+        brokers=(BrokerOverview(name="b", cluster="C", address="a:1", runtime=runtime),),
+        topics=tuple(
+            TopicOverview(topic=topic, places=(), is_internal=topic != "T", ends_at={"b": 5})
+            for topic in ("T", "%RETRY%G")
+        ),
+        groups=(),
+    )
+
+    found = samples_of(make_families(overview, {}, is_up=True))
+
+    assert found["last_snapshot_timestamp_seconds",] == 1_700_000_000.5
+    names = ("puts_per_second", "gets_per_second", "disk_used_ratio", "dispatch_behind_bytes")
+    assert [found[f"broker_{name}", "b", "C"] for name in names] == [1.5, 2.5, 0.25, 7]
+    assert found["topic_end_offset", "T", "b"] == 5
+    assert ("topic_end_offset", "%RETRY%G", "b") not in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable
@@ -39,14 +40,16 @@ from sparrowmq.grpc_service.renewals import (
     Renewals,
 )
 from sparrowmq.grpc_service.server import GrpcServer
-from sparrowmq.grpc_service.sessions import Sessions
+from sparrowmq.grpc_service.sessions import Sessions, register_producer
 from sparrowmq.grpc_service.statuses import Rejected
+from sparrowmq.protocol.bodies import HeartbeatData, decode_body
 from sparrowmq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.compression import COMPRESSED
 from sparrowmq.protocol.headers import encode_header
 from sparrowmq.protocol.pop_handle import PopHandle, PopMessageResponseHeader, parse_handle
 from sparrowmq.protocol.record import Record, encode_record
+from sparrowmq.serving.access_control import AccessControl, Document
 
 START_MS = 1_800_000_000_000
 CALLER = Caller("consumer@1", "127.0.0.1:5", LanguageCode.OTHER, None)
@@ -65,8 +68,9 @@ class AnsweringClients(Clients):
         # Answers wait for it.
         self.gate = asyncio.Event()
         self.gate.set()
-        # The invisible times that were asked for.
+        # The invisible times that were asked for, and whether the next delivery is no attempt.
         self.asked: list[int] = []
+        self.suspended: list[str] = []
 
     def find(self, caller: Caller) -> Client:
         return self.client
@@ -86,6 +90,7 @@ class AnsweringClients(Clients):
             raise Rejected(self.refuses, "too late, or too busy")
         fields = request.ext_fields or {}
         self.asked.append(int(fields["invisibleTime"]))
+        self.suspended.append(fields["suspend"])
         await self.gate.wait()
         fields = {
             "popTime": str(self.now_ms + self.ahead_ms),
@@ -171,6 +176,18 @@ async def test_messages_of_a_silent_client_are_kept_while_its_stream_is_open(
     assert clients.asked == [60_000]
 
 
+async def test_message_that_ends_a_long_wait_shows_that_its_client_lives(
+    clients: AnsweringClients, renewals: Renewals
+) -> None:
+    receipt = received(clients)
+    clients.client.seen_ms = clients.now_ms - SILENCE_MS
+    renewals.add(CALLER, receipt)
+
+    await pass_time(clients, renewals, 2)
+
+    assert clients.asked == []
+
+
 async def test_a_clients_end_releases_its_messages(
     clients: AnsweringClients, renewals: Renewals
 ) -> None:
@@ -206,9 +223,15 @@ async def test_a_clients_end_goes_on_when_its_call_ends_before_the_broker_answer
     assert clients.client.published_topics == frozenset(), "the client is forgotten"
 
 
+@pytest.mark.parametrize(("at_once", "renewed_count"), [(CHANGED_AT_ONCE, 2), (1, 1)])
 async def test_a_client_that_ends_during_a_renewal_keeps_no_message(
-    clients: AnsweringClients, renewals: Renewals
+    clients: AnsweringClients,
+    renewals: Renewals,
+    at_once: int,
+    renewed_count: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(renewals_module, "CHANGED_AT_ONCE", at_once)
     first = received(clients)
     for offset in (3, 4):
         renewals.add(CALLER, first._replace(handle=first.handle._replace(queue_offset=offset)))
@@ -224,7 +247,7 @@ async def test_a_client_that_ends_during_a_renewal_keeps_no_message(
     clients.gate.set()
     await asyncio.gather(looking, ending)
 
-    assert clients.asked == [60_000, 60_000, 1_000, 1_000]
+    assert sorted(clients.asked) == [1_000, 1_000, *[60_000] * renewed_count]
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -476,6 +499,7 @@ async def test_what_a_gone_receiver_has_not_taken_is_given_back_at_once() -> Non
     assert (received[0].status.code, received[1].message.body) == (Code.OK, b"x")
     # Also the one that was on its way.
     assert clients.asked == [1_000, 1_000]
+    assert clients.suspended == ["true", "true"], "nobody has had them"
     clients.client.seen_ms = clients.now_ms + 60_000
     await pass_time(clients, renewals, 60)
     assert len(clients.asked) == 2, "neither is renewed"
@@ -676,6 +700,23 @@ async def test_message_whose_refused_acknowledgement_nobody_repeats_comes_again(
     assert clients.done == [RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
 
 
+@pytest.mark.parametrize("suspends", [False, True])
+async def test_a_client_says_whether_the_next_delivery_is_an_attempt(
+    clients: AnsweringClients, renewals: Renewals, suspends: bool
+) -> None:
+    request = ChangeInvisibleDurationRequest(
+        group=GROUP,
+        topic=TOPIC,
+        receipt_handle=received(clients).text,
+        invisible_duration=Duration(seconds=30),
+        suspend=suspends,
+    )
+
+    await service_of(clients, renewals).change_invisible(CALLER, request)
+
+    assert clients.suspended == [str(suspends).lower()]
+
+
 def test_a_receipt_handle_is_read_as_it_was_written(clients: AnsweringClients) -> None:
     receipt = received(clients)
 
@@ -734,3 +775,83 @@ def test_full_telemetry_stream_loses_its_oldest_command() -> None:
         tell(commands, command)
 
     assert [commands.get_nowait() for _ in range(2)] == told[1:]
+
+
+async def test_messages_are_renewed_after_the_key_of_their_clients_account_was_changed() -> None:
+    def rules_of(secret: str) -> Document:
+        return {"accounts": [{"accessKey": "account-1", "secretKey": secret, "admin": "true"}]}
+
+    def identify(secret: str) -> Caller:
+        signature = hmac.new(secret.encode(), b"now", "sha1").hexdigest()
+        metadata = {
+            "x-mq-client-id": "consumer@1",
+            "x-mq-date-time": "now",
+            "authorization": f"MQv2-HMAC-SHA1 Credential=account-1, Signature={signature}",
+        }
+        call = SimpleNamespace(invocation_metadata=metadata.items, peer=lambda: "ipv4:127.0.0.1:5")
+        return server._identify(call)
+
+    async def ask(request: RemotingCommand, **_: object) -> RemotingCommand:
+        refusals.append(rules.find_refusal(request, "127.0.0.1:5"))
+        fields = {"popTime": "1", "invisibleTime": "60000", "reviveQid": "0"}
+        return RemotingCommand(code=0, ext_fields=fields)
+
+    now_ms, refusals = START_MS, list[str | None]()
+    rules = AccessControl(rules_of("first-secret"), lambda _: None)
+    broker = SimpleNamespace(connect=lambda *_, **__: SimpleNamespace(is_closed=False, ask=ask))
+    server = GrpcServer(
+        cast(BrokerPort, broker), access=rules, timestamp_ms=lambda: 0, now_ms=lambda: now_ms
+    )
+    handle = PopHandle(3, START_MS, 60_000, 0, "0", "broker-a", 1, 3)
+    server._renewals.add(identify("first-secret"), Receipt("GID", "T", handle, 1_234))
+
+    rules.replace(rules_of("second-secret"))
+    now_ms += 45_000
+    identify("second-secret")
+    await server._renewals.look()
+
+    assert refusals == [None]
+
+
+class Connections:
+    """A broker that takes every request over the connections to it."""
+
+    def __init__(self) -> None:
+        self.opened: list[SimpleNamespace] = []
+        self.ends: list[Callable[[], None]] = []
+        self.asked: list[RemotingCommand] = []
+        self.clients = Clients(cast(BrokerPort, self))
+
+    def connect(self, *_: object, on_closed: Callable[[], None], **__: object) -> SimpleNamespace:
+        self.ends.append(on_closed)
+        self.opened.append(SimpleNamespace(is_closed=False, ask=self._ask))
+        return self.opened[-1]
+
+    async def _ask(self, request: RemotingCommand, **_: object) -> RemotingCommand:
+        self.asked.append(request)
+        return RemotingCommand(code=0)
+
+
+async def test_late_end_of_a_connection_leaves_the_next_one_of_its_client() -> None:
+    broker = Connections()
+    await broker.clients.ask(CALLER, RemotingCommand(code=0))
+    broker.opened[0].is_closed = True
+    await broker.clients.ask(CALLER, RemotingCommand(code=0))
+
+    broker.ends[0]()
+    await broker.clients.ask(CALLER, RemotingCommand(code=0))
+
+    assert len(broker.opened) == 2
+
+
+async def test_heartbeat_names_the_topics_of_a_clients_transactions() -> None:
+    broker = Connections()
+    renewals = Renewals(broker.clients, now_ms=lambda: START_MS)
+    port = cast(BrokerPort, broker)
+    sessions = Sessions(port, broker.clients, renewals, timestamp_ms=lambda: START_MS)
+    await register_producer(broker.clients, CALLER, "T")
+
+    await sessions.heartbeat(CALLER, HeartbeatRequest())
+
+    named = [decode_body(HeartbeatData, each.body).producer_data_set for each in broker.asked]
+    assert [[producer.group_name for producer in each] for each in named] == [["T"], ["T"]]

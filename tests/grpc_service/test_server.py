@@ -377,6 +377,16 @@ def test_producers_own_time_for_a_transaction_is_stored_in_seconds() -> None:
     assert properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "90"
 
 
+def test_delivery_time_of_a_message_is_stored_in_milliseconds() -> None:
+    at = Timestamp(seconds=1_800_000_000, nanos=5_000_000)
+    system = SystemProperties(message_id="ID", delivery_timestamp=at)
+    message = messages.Message(topic=Resource(name="T"), system_properties=system)
+
+    properties = to_properties(message, MessageType.DELAY, born_host="h:1")
+
+    assert properties["TIMER_DELIVER_MS"] == "1800000000005"
+
+
 @pytest.mark.parametrize(
     "properties",
     [
@@ -409,6 +419,7 @@ def test_a_message_with_a_control_character_is_refused_with_all_of_its_request(
         return messages.Message(topic=resource, body=b"x", system_properties=properties)
 
     odd = {"message_id": "a\x02b", "trace_context": "a\x01b", "born_host": "\x02", "tag": "\n"}
+    odd["lite_topic"] = "\x01"
     for name, value in odd.items():
         answer = caller.call("SendMessage", messages=[made(), made(**{name: value})])
         assert Code(answer.status.code).name.startswith("ILLEGAL_MESSAGE_"), name

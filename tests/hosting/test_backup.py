@@ -20,6 +20,7 @@ from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
 from sparrowmq.protocol.record import Record, encode_host
 from sparrowmq.spark.store_files import StoreFiles
+from sparrowmq.store import MessageStore
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.index_file import index_file_size
 from sparrowmq.testing import EmbeddedCluster
@@ -155,6 +156,23 @@ def test_copy_that_was_interrupted_is_taken_for_no_store(
         back_up(target, tmp_path / "second")
     with pytest.raises(UsageError, match="is an unfinished copy; remove it"):
         back_up(source, target)
+
+
+def test_copy_knows_what_was_synced_and_that_its_messages_expire(tmp_path: Path) -> None:
+    source, target, host = tmp_path / "store", tmp_path / "copy", encode_host("127.0.0.1:10911")
+    store = open_store(FileStorage(source))
+    for n in range(3):
+        record = Record(topic="T", queue_id=0, body=b"x", born_host=host, store_host=host)
+        store.put(record, timestamp_ms=n)
+    store.close()
+    back_up(source, target)
+
+    copy = MessageStore(FileStorage(target), replace(SMALL, verify_bytes=0))
+    report = copy.load(timestamp_ms=1)
+
+    assert report.walked_from > 0
+    assert copy.is_expiring
+    copy.close()
 
 
 def test_directory_that_the_system_refuses_is_an_error_of_the_store(tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ def test_embedded_cluster_needs_none_of_the_extras(
         # Peers without TLS show no certificate.
         ("0.0.0.0", "--tls-client-ca=ca --tls-mode=permissive", "--host 0.0.0.0 can be reached"),
         ("two..dots", "", "--host 'two..dots' is not an address of this machine"),
+        # Without a certificate nobody would be asked for one.
+        ("127.0.0.1", "--tls-client-ca=ca", "--tls-key and --tls-client-ca need --tls-cert"),
     ],
 )
 def test_wrong_setting_is_one_line_and_code_2(

@@ -59,6 +59,13 @@ def test_our_names_are_taken_and_values_are_kept_whole(written: Path) -> None:
     assert given == {"delete_when": "04;16", "data": "/var/lib/a = b", "host": ""}
 
 
+@pytest.mark.parametrize("port", ["0", "65535"])
+def test_bounds_of_a_number_are_taken(written: Path, port: str) -> None:
+    written.write_text(f"broker-port = {port}")
+
+    assert read_settings(written, SETTINGS) == {"broker_port": port}
+
+
 def test_listen_port_is_that_of_the_server_that_asks(written: Path) -> None:
     written.write_text("listenPort=1234")
 

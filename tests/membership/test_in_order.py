@@ -209,7 +209,7 @@ def test_message_that_came_too_often_is_a_dead_letter_before_the_queue_goes_on()
     world = given(Q0, config=dataclasses.replace(CONFIG, orderly_reconsume_times_max=1))
     world.end(world.delivery(), SUSPEND, suspend_ms=10)
     world.now_ms = 10
-    world.end(world.delivery(), SUSPEND, suspend_ms=10)
+    world.end(world.delivery(), SUSPEND, suspend_ms=1_000)
     world.now_ms = 20
     (back,) = world.due(SendBack)
 
@@ -218,6 +218,29 @@ def test_message_that_came_too_often_is_a_dead_letter_before_the_queue_goes_on()
     assert world.deliveries() == []
     in_hand(world.member, Q0, back.epoch).sent_back(done=[0], failed=[], now_ms=20)
     assert offsets(world.delivery()) == [1]
+
+
+def test_message_that_came_too_often_is_passed_over_where_nothing_is_sent_back() -> None:
+    config = dataclasses.replace(CONFIG, is_broadcasting=True, orderly_reconsume_times_max=0)
+    world = World(Q0, config=config)
+    world.acquire(is_locked=False)
+    world.pull(2)
+    world.end(world.delivery(), SUSPEND)
+
+    assert offsets(world.delivery()) == [1]
+    assert world.committed() == [1]
+
+
+def test_queue_is_not_given_up_while_a_dead_letter_is_sent() -> None:
+    world = given(Q0, config=dataclasses.replace(CONFIG, orderly_reconsume_times_max=0))
+    world.end(world.delivery(), SUSPEND)
+    (back,) = world.due(SendBack)
+    assert isinstance(back, SendBack)
+    world.rebalance()
+
+    assert world.due(Commit) + world.due(Unlock) == []
+    in_hand(world.member, Q0, back.epoch).sent_back(done=[0], failed=[], now_ms=0)
+    assert world.due(Commit) == [Commit(Q0, back.epoch, 1, is_last=True)]
 
 
 def test_dead_letter_that_cannot_be_sent_holds_the_queue_and_comes_again() -> None:

@@ -30,16 +30,16 @@ def owned(number: int, *, broker_name: str = "b", is_locked: bool = True) -> Own
     return queue
 
 
-def waiting(number: int) -> OwnedQueue:
-    """Return a queue whose lock is refused since time 0."""
+def waiting(number: int, *, since_ms: int = 0) -> OwnedQueue:
+    """Return a queue whose lock is refused since a time."""
     queue = OwnedQueue(
         MessageQueue("T", "b", number),
         epoch=1,
         lease=QueueLease(is_wanted=True),
         calls=QueueCallbacks(is_wanted=False),
-        now_ms=0,
+        now_ms=since_ms,
     )
-    queue.lock_refused(is_owner_listed=True, drain_timeout_ms=10_000, now_ms=0)
+    queue.lock_refused(is_owner_listed=True, drain_timeout_ms=10_000, now_ms=since_ms)
     return queue
 
 
@@ -89,6 +89,40 @@ def test_members_are_asked_once_a_lock_has_been_refused_for_long_enough() -> Non
     asked = collect(rounds, queues, MEMBERS_ASKED_MS)
     assert asked == [AskMembers(tuple(queue.queue for queue in queues))]
     assert collect(rounds, queues, MEMBERS_ASKED_MS + 1) == []
+    # Their answers are waited for without looking again and again.
+    assert rounds.next_due_ms(queues, MEMBERS_ASKED_MS + 1) >= MARKED_LEASE_RENEWAL_MS
+
+
+def test_nobody_is_asked_about_a_lock_that_was_granted_after_refusals() -> None:
+    queue = waiting(0)
+    rounds = LockRounds(0)
+    queue.acquired(0, is_committed=True, lock_sent_ms=30, now_ms=30)
+
+    found = collect(rounds, [queue], MEMBERS_ASKED_MS)
+
+    assert [action for action in found if isinstance(action, AskMembers)] == []
+
+
+def test_next_lock_that_is_refused_is_asked_about_as_often_as_the_first() -> None:
+    first = waiting(0)
+    rounds = LockRounds(0)
+    now_ms = 0
+    for wait_ms in (1, 2, 4, 8):
+        now_ms += wait_ms * MEMBERS_ASKED_MS
+        assert collect(rounds, [first], now_ms)
+        rounds.members_asked([first], [first.queue], now_ms)
+    first.acquired(0, is_committed=True, lock_sent_ms=now_ms, now_ms=now_ms)
+    collect(rounds, [first], now_ms)
+
+    begun_ms, waits = now_ms, []
+    second = waiting(1, since_ms=begun_ms)
+    for _ in range(3):
+        while not any(isinstance(a, AskMembers) for a in collect(rounds, [first, second], now_ms)):
+            now_ms += 5
+        rounds.members_asked([second], [second.queue], now_ms)
+        waits.append(now_ms - begun_ms)
+
+    assert waits == [MEMBERS_ASKED_MS, 3 * MEMBERS_ASKED_MS, 7 * MEMBERS_ASKED_MS]
 
 
 def test_large_group_is_asked_later_and_none_where_the_broker_knows_dead_holders() -> None:

@@ -14,6 +14,7 @@ from sparrowmq.membership.actions import (
     Acquire,
     Action,
     AssignmentChanged,
+    CallOnAssign,
     Commit,
     CommitLost,
     Deliver,
@@ -34,7 +35,7 @@ from sparrowmq.membership.actions import (
     Stored,
 )
 from sparrowmq.membership.listed_ids import RETURN_MS
-from sparrowmq.membership.member import GroupMember, MemberConfig, TopicShare
+from sparrowmq.membership.member import ACQUIRES_MAX, GroupMember, MemberConfig, TopicShare
 from sparrowmq.membership.owned_queue import (
     COMMIT_WAIT_MIN_MS,
     LAST_COMMIT_MS,
@@ -139,6 +140,39 @@ def test_member_is_listed_for_as_long_as_the_broker_says_after_a_heartbeat() -> 
     assert member.heartbeat_answered_ms == 20_000
 
 
+def test_member_is_listed_from_the_sending_of_its_heartbeat_on() -> None:
+    member, _ = joined()
+    assert of_type(member.due(30_000), Heartbeat)
+    member.heartbeat_done(reached=1, failed=0, expiry_ms=15_000, now_ms=32_000)
+
+    assert [member.is_listed(now_ms) for now_ms in (44_999, 45_000)] == [True, False]
+
+
+def test_brokers_of_a_route_that_changed_get_a_heartbeat_before_the_next_rebalance() -> None:
+    member, _ = joined()
+    assert of_type(member.due(1_000), RefreshRoutes)
+
+    member.routes_refreshed(found=[TOPIC], has_changed=True, now_ms=1_001)
+
+    assert member.due(1_001) == [Heartbeat()]
+    member.heartbeat_done(reached=1, failed=0, now_ms=1_002)
+    assert member.due(1_002) == [Rebalance()]
+
+
+def test_queues_beyond_a_number_are_acquired_as_others_are_done() -> None:
+    queues = tuple(MessageQueue(TOPIC, "b", n) for n in range(ACQUIRES_MAX + 2))
+    member, _ = joined()
+    member.rebalanced([share(*queues)], 1)
+
+    first = of_type(member.due(1), Acquire)
+    assert len(first) == ACQUIRES_MAX
+    assert of_type(member.due(2), Acquire) == []
+    for action in first[:1]:
+        assert isinstance(action, Acquire)
+        member.acquired(action.queue, action.epoch, offset=0, is_committed=True, now_ms=3)
+    assert len(of_type(member.due(3), Acquire)) == 1
+
+
 def test_missing_route_is_looked_for_at_growing_intervals() -> None:
     member = GroupMember(CONFIG, topics={TOPIC}, now_ms=0)
     waits, now_ms = [], 0
@@ -240,6 +274,15 @@ def test_rebalance_comes_every_twenty_seconds_and_after_one_while_it_fails() -> 
         assert of_type(member.due(now_ms + wait_ms - 1), Rebalance) == []
         now_ms += wait_ms
         assert of_type(member.due(now_ms), Rebalance) == [Rebalance()]
+
+
+def test_rebalance_comes_again_after_a_second_while_queues_are_handed_over() -> None:
+    member, _ = joined(Q0)
+    member.due(20_000)
+
+    member.rebalanced([TopicShare(TOPIC, (Q0,), ("c0", "c1"), QUEUES, is_settled=False)], 20_000)
+
+    assert of_type(member.due(21_000), Rebalance) == [Rebalance()]
 
 
 def test_notification_commits_first_and_rebalances_at_once() -> None:
@@ -376,6 +419,18 @@ def test_unsubscribed_topic_is_given_up_and_a_new_one_asked_for() -> None:
     assert (member.topics, member.has_share(TOPIC)) == (("U",), False)
 
 
+def test_topic_that_is_subscribed_later_is_shared_at_once() -> None:
+    member, _ = joined(Q0)
+    member.due(0)
+
+    member.subscribe("U", now_ms=5)
+
+    assert member.due(5) == [RefreshRoutes(), Heartbeat()]
+    member.routes_refreshed(found=[TOPIC, "U"], has_changed=False, now_ms=6)
+    member.heartbeat_done(reached=1, failed=0, now_ms=7)
+    assert member.due(7) == [Rebalance()]
+
+
 # --- pulling and delivering -----------------------------------------------------------------
 
 
@@ -481,6 +536,20 @@ def test_failed_pull_is_repeated_with_growing_waits_up_to_a_second() -> None:
         now_ms += wait + 1_000
 
     assert waits == [100, 400, 1000, 1000, 1000, 1000]
+
+
+def test_pull_that_fails_now_and_then_is_repeated_as_soon_each_time() -> None:
+    member, epochs = joined(Q0)
+    for offset in range(4):
+        now_ms = 1_000 * offset
+        assert of_type(member.due(now_ms), Pull) == [Pull(Q0, 1, offset)]
+        in_hand(member, Q0, epochs[Q0]).pull_failed(offset, now_ms)
+        now_ms += RETRY_FIRST_MS
+        assert of_type(member.due(now_ms), Pull) == [Pull(Q0, 1, offset)]
+        following = offset + 1
+        member.pulled(
+            Q0, epochs[Q0], offset=offset, messages=(), next_offset=following, now_ms=now_ms
+        )
 
 
 @pytest.mark.parametrize("silent", [(), (Q0,)])
@@ -593,6 +662,23 @@ def test_queue_that_is_lost_soon_after_a_standstill_names_it(lost_ms: int, still
     assert member.take_facts()[-2:] == [StoodStill(14_000, 0), QueueLost(Q0, still_ms)]
 
 
+def test_heartbeat_does_not_shorten_the_wait_of_a_queue_that_begins_anew_often() -> None:
+    member, _ = joined(Q0, start=100)
+    (pull,) = of_type(member.due(0), Pull)
+    for _ in range(2):
+        assert isinstance(pull, Pull)
+        corrected = pull.offset - 1
+        member.pull_moved(Q0, pull.epoch, offset=pull.offset, corrected_offset=corrected, now_ms=0)
+        pull = next(iter(of_type(member.due(0), Pull)), pull)
+    member.registration_missing(500)
+    assert of_type(member.due(500), Heartbeat)
+
+    member.heartbeat_done(reached=1, failed=0, now_ms=501)
+
+    assert of_type(member.due(999), Pull) == []
+    assert len(of_type(member.due(1_000), Pull)) == 1
+
+
 def test_setback_after_a_quiet_minute_delays_nothing() -> None:
     member, _ = joined(Q0, start=100)
     pull = of_type(member.due(0), Pull)[0]
@@ -637,6 +723,40 @@ def test_pull_whose_answer_never_comes_is_repeated() -> None:
 
     assert of_type(member.due(PULL_IDLE_MAX_MS), Pull) == []
     assert of_type(member.due(PULL_IDLE_MAX_MS + 1), Pull) == [Pull(Q0, 1, 0)]
+
+
+def test_next_offset_before_the_one_that_was_pulled_is_not_believed() -> None:
+    member, epochs = joined(Q0, start=5)
+    member.due(0)
+
+    member.pulled(Q0, epochs[Q0], offset=5, messages=(), next_offset=0, now_ms=1)
+
+    assert of_type(member.due(1), Pull) == [Pull(Q0, 1, 5)]
+
+
+def test_seek_ends_the_pull_under_way() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+
+    member.seek(Q0, 7, now_ms=1)
+
+    actions = [a for a in member.due(1) if isinstance(a, AbandonPull | Pull)]
+    assert actions == [AbandonPull(Q0, epochs[Q0]), Pull(Q0, 2, 7)]
+
+
+def test_late_start_of_a_queue_that_was_lost_since_is_not_where_it_begins() -> None:
+    member, epochs = joined(Q0)
+    member.due(0)
+    member.lock_refused(Q0, epochs[Q0], is_owner_listed=True, now_ms=1)
+    (acquire,) = of_type(member.due(1), Acquire)
+    assert isinstance(acquire, Acquire)
+
+    member.acquired(Q0, epochs[Q0], offset=50, is_committed=True, now_ms=2)
+    early = of_type(member.due(2), Pull)
+    member.acquired(Q0, acquire.epoch, offset=5, is_committed=True, now_ms=3)
+
+    assert early == []
+    assert of_type(member.due(3), Pull) == [Pull(Q0, acquire.epoch, 5)]
 
 
 def test_answer_to_an_old_pull_is_dropped() -> None:
@@ -734,6 +854,22 @@ def test_broadcasting_drops_what_failed() -> None:
     assert member.due(2) == [Commit(Q0, 1, 2, is_last=False)]
 
 
+def test_broadcasting_keeps_what_failed_where_the_consumer_does() -> None:
+    config = replace(CONFIG, is_broadcasting=True, keeps_unfinished=True)
+    member, _, (delivery,) = delivered([0, 1], config=config)
+
+    member.consumed(delivery, acked_count=1)
+
+    assert of_type(member.due(2), SendBack) == [SendBack(Q0, 1, (message(1),), 0)]
+
+
+def test_broadcasting_does_not_send_back_what_a_listener_has_for_too_long() -> None:
+    config = replace(CONFIG, is_broadcasting=True, consume_timeout_ms=5_000)
+    member, _, _ = delivered([0], config=config)
+
+    assert of_type(member.due(6_002), SendBack) == []
+
+
 def test_listener_that_never_returns_has_its_messages_sent_back_once() -> None:
     config = replace(CONFIG, consume_timeout_ms=5_000)
     member, epoch, (delivery,) = delivered([0], config=config)
@@ -746,6 +882,62 @@ def test_listener_that_never_returns_has_its_messages_sent_back_once() -> None:
     assert of_type(member.due(8_100), Commit) == [Commit(Q0, 1, 1, is_last=False)]
     member.consumed(delivery, acked_count=0)
     assert of_type(member.due(8_200), SendBack) == []
+
+
+def assigned() -> tuple[GroupMember, CallOnAssign]:
+    """Return a member that has begun to call `on_assign` for a queue."""
+    member, _ = joined(Q0, config=replace(CONFIG, has_callbacks=True))
+    (call,) = of_type(member.due(0), CallOnAssign)
+    assert isinstance(call, CallOnAssign)
+    return member, call
+
+
+def test_queue_that_begins_elsewhere_during_on_assign_is_delivered_when_that_returns() -> None:
+    member, call = assigned()
+    member.seek(Q0, 7, now_ms=1)
+    (pull,) = of_type(member.due(1), Pull)
+    assert isinstance(pull, Pull)
+    pulled(member, Q0, pull.epoch, [7], now_ms=2)
+    before = of_type(member.due(2), Deliver)
+
+    member.callback_returned(call)
+
+    assert before == []
+    assert len(of_type(member.due(2), Deliver)) == 1
+
+
+def test_on_assign_of_a_queue_that_was_lost_since_is_not_waited_for_in_its_place() -> None:
+    member, first = assigned()
+    member.lock_refused(Q0, first.epoch, is_owner_listed=True, now_ms=1)
+    (acquire,) = of_type(member.due(1), Acquire)
+    assert isinstance(acquire, Acquire)
+    member.acquired(Q0, acquire.epoch, offset=0, is_committed=True, now_ms=2)
+    (second,) = of_type(member.due(2), CallOnAssign)
+    assert isinstance(second, CallOnAssign)
+    pulled(member, Q0, acquire.epoch, [0], now_ms=3)
+
+    member.callback_returned(first)
+    early = of_type(member.due(3), Deliver)
+    member.callback_returned(second)
+
+    assert early == []
+    assert len(of_type(member.due(3), Deliver)) == 1
+
+
+def test_on_assign_is_not_called_again_where_only_the_broker_lost_messages() -> None:
+    member, call = assigned()
+    member.callback_returned(call)
+    pulled(member, Q0, call.epoch, [0, 1], now_ms=1)
+    member.connection_lost(all_queues(member), 2)
+    member.heartbeat_done(reached=1, failed=0, now_ms=3)
+    member.due(3)
+    member.regained(Q0, call.epoch, found=1, has_newest=False, now_ms=4)
+    (acquire,) = of_type(member.due(4), Acquire)
+    assert isinstance(acquire, Acquire)
+
+    member.acquired(Q0, acquire.epoch, offset=1, is_committed=True, now_ms=5)
+
+    assert of_type(member.due(5), CallOnAssign) == []
 
 
 # --- commits --------------------------------------------------------------------------------
@@ -772,6 +964,15 @@ def test_one_commit_at_a_time_and_only_what_is_new() -> None:
 )
 def test_member_of_many_queues_commits_each_less_often(queue_count: int, wait_ms: int) -> None:
     assert wait_ms == commit_wait_ms(queue_count, longest_ms=1_000)
+
+
+def test_messages_that_are_finished_during_a_pull_are_committed_at_once() -> None:
+    member, _, deliveries = delivered([0, 1])
+    assert member.due(2) == []
+
+    finish(member, deliveries)
+
+    assert member.due(3) == [Commit(Q0, 1, 2, is_last=False)]
 
 
 def test_offset_is_committed_again_every_five_seconds() -> None:
@@ -867,6 +1068,14 @@ def test_offset_of_messages_that_the_broker_lost_is_not_committed(found: int) ->
     assert of_type(member.due(41), Pull) == [Pull(Q0, acquire.epoch, found)]
 
 
+def test_queue_in_which_others_have_gone_on_behind_messages_that_were_lost_is_lost() -> None:
+    member, epoch = reconnected([0, 1, 2])
+
+    member.regained(Q0, epoch, found=5, has_newest=False, now_ms=40)
+
+    assert member.take_facts()[-1] == QueueLost(Q0)
+
+
 def test_nothing_is_pulled_or_committed_before_the_broker_has_answered() -> None:
     member, epoch = reconnected([0, 1, 2])
     in_hand(member, Q0, epoch).pull_failed(3, 40)
@@ -894,7 +1103,9 @@ def test_offset_that_was_reset_meanwhile_is_kept() -> None:
     assert of_type(member.due(20_050), Commit) == []
 
 
-def given_up_uncommitted(*, found: int, has_newest: bool = True) -> list[Action]:
+def given_up_uncommitted(
+    *, found: int, has_newest: bool = True, is_committed: bool = True
+) -> list[Action]:
     """Return what a member does whose queue comes back, of which it could not commit offset 3."""
     member, epoch, deliveries = delivered([0, 1, 2])
     member.due(10)
@@ -911,13 +1122,34 @@ def given_up_uncommitted(*, found: int, has_newest: bool = True) -> list[Action]
     (acquire,) = of_type(member.due(9_000), Acquire)
     assert acquire == Acquire(Q0, epoch + 1, wants_lock=False, newest=stored_of(message(2)))
     member.acquired(
-        Q0, epoch + 1, offset=found, is_committed=True, has_newest=has_newest, now_ms=9_001
+        Q0, epoch + 1, offset=found, is_committed=is_committed, has_newest=has_newest, now_ms=9_001
     )
     return [a for a in member.due(9_001) if isinstance(a, Commit | Pull)]
 
 
 def test_queue_that_comes_back_goes_on_where_it_was_given_up() -> None:
     assert given_up_uncommitted(found=0) == [Commit(Q0, 2, 3, is_last=False), Pull(Q0, 2, 3)]
+
+
+def test_queue_that_comes_back_does_not_begin_where_a_new_group_would() -> None:
+    again = given_up_uncommitted(found=40, is_committed=False)
+
+    assert again == [Commit(Q0, 2, 3, is_last=False), Pull(Q0, 2, 3)]
+
+
+def test_queue_given_up_in_doubt_goes_on_though_its_broker_forgot_the_offset() -> None:
+    member, _ = joined(Q0, start=9)
+    member.due(0)
+    member.connection_lost(all_queues(member), 10)
+    member.rebalanced([share()], 20)
+    for now_ms in (20, 20 + LAST_COMMIT_MS):
+        member.due(now_ms)
+    member.rebalanced([share(Q0)], 9_000)
+    (acquire,) = of_type(member.due(9_000), Acquire)
+    assert isinstance(acquire, Acquire)
+    member.acquired(Q0, acquire.epoch, offset=0, is_committed=False, now_ms=9_001)
+
+    assert of_type(member.due(9_001), Pull) == [Pull(Q0, acquire.epoch, 9)]
 
 
 def test_queue_that_comes_back_goes_on_where_another_member_stopped() -> None:

@@ -178,6 +178,18 @@ class TestFlowControl:
         assert started(1, 2, 3).flow_control(self.LIMITS) is None
         assert started(1, 2, 3, 4).flow_control(self.LIMITS) is FlowControl.COUNT
 
+    def test_messages_that_listeners_have_count_until_they_are_finished(self) -> None:
+        queue = started(1, 2, 3, 4)
+        queue.take_batch(4, now_ms=0)
+        assert queue.flow_control(self.LIMITS) is FlowControl.COUNT
+        queue.complete([1])
+        assert queue.flow_control(self.LIMITS) is None
+
+        queue.add([message(5, body=bytes(3 * MIB))], next_offset=6)
+        queue.complete([2])
+        queue.take_batch(1, now_ms=0)
+        assert queue.flow_control(self.LIMITS) is FlowControl.SIZE
+
     def test_size_counts_whole_mebibytes(self) -> None:
         queue = started(start=1)
         queue.add([message(1, body=bytes(3 * 1024 * 1024 - 1))], next_offset=2)
@@ -219,6 +231,8 @@ class TestFlowControl:
         assert queue.room_bytes(limits) == INFLATED_BYTES_MAX
         queue.add([message(1)], next_offset=2, is_cut=True)
         assert queue.flow_control(limits) is FlowControl.SIZE
+        queue.take_batch(1, now_ms=0)
+        assert queue.flow_control(limits) is FlowControl.SIZE
 
         queue.complete([1])
         assert queue.flow_control(limits) is None
@@ -258,6 +272,16 @@ class TestExpiry:
         queue.put_back([1])
 
         assert queue.find_expired(CONSUME_TIMEOUT_MS + 1) == []
+
+    def test_a_message_that_was_delivered_again_of_late_hides_those_behind_it(self) -> None:
+        queue = started(1, 2, 3, 4)
+        queue.take_batch(2, now_ms=0)
+        queue.put_back([1])
+        for _ in range(2):
+            queue.take_batch(1, now_ms=1_000)
+
+        assert queue.find_expired(CONSUME_TIMEOUT_MS + 1) == []
+        assert offsets_of(queue.find_expired(CONSUME_TIMEOUT_MS + 1_001)) == [1, 2, 3]
 
     def test_one_round_finds_sixteen(self) -> None:
         queue = started(*range(20))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sparrowmq.membership.queue_history import VIEWS_MAX, QueueHistory
+from sparrowmq.membership.queue_history import SHARES_COMPUTED_MAX, VIEWS_MAX, QueueHistory
 from sparrowmq.model import MessageQueue
 from sparrowmq.strategies.averagely import AllocateMessageQueueAveragely
 from sparrowmq.strategies.by_config import AllocateMessageQueueByConfig
@@ -134,6 +134,21 @@ def test_strategy_is_asked_once_for_each_member_that_left() -> None:
         history.is_owner_listed(queue, strategy, group="G", client_id="me")
 
     assert asked == ["dead", "me"]
+
+
+def test_shares_of_few_of_the_members_that_left_at_once_are_computed() -> None:
+    gone = [f"gone-{n:03}" for n in range(300)]
+    queues = [MessageQueue("T", "b", n) for n in range(302)]
+    history = QueueHistory(HANDOVER_MS)
+    history.note("T", queues, cid_all=[*gone, "me", "new"], now_ms=0)
+    history.note("T", queues, cid_all=["me", "new"], now_ms=LATE_MS)
+
+    strategy = AllocateMessageQueueAveragely()
+    freed = [
+        q for q in queues if not history.is_owner_listed(q, strategy, group="G", client_id="me")
+    ]
+
+    assert freed == queues[:SHARES_COMPUTED_MAX]
 
 
 def test_newcomer_finds_owners_in_the_list_without_itself() -> None:

@@ -276,6 +276,15 @@ def test_clusters_and_their_topics_are_listed() -> None:
     assert table.system_topics() == (["C", "a", "b"], "a-0:1")
 
 
+def test_broker_that_moves_to_another_cluster_is_listed_there_alone() -> None:
+    table = RouteTable()
+    register(table, identity("a"), topics("T"))
+    register(table, identity("a")._replace(cluster_name="D"), topics("T"))
+
+    assert table.cluster_info().cluster_addr_table == {"D": ["a"]}
+    assert (table.topics_of_cluster("C"), table.topics_of_cluster("D")) == ([], ["T"])
+
+
 def test_numbers_of_brokers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BROKERS_MAX", "BROKERS_PER_TOPIC_MAX", "TOPICS_MAX"):
         assert getattr(route_table, name) > 1_000

@@ -64,7 +64,7 @@ def test_each_look_adds_a_file_to_three_tables(cluster: EmbeddedCluster, tmp_pat
 
         code, stdout, stderr = run(
             *("-n", cluster.name_server, "--out", str(tmp_path), "-g", "GID_twins"),
-            *("--count", "2", "--every", "0", "--json"),
+            *("--count", "2", "--every", "0", "--interval", "0.1", "--json"),
         )
 
     assert code == 0, stderr
@@ -77,6 +77,8 @@ def test_each_look_adds_a_file_to_three_tables(cluster: EmbeddedCluster, tmp_pat
     assert tuple(
         topic[name] for name in ("consumerGroup", "topic", "brokerName", "queueCount")
     ) == ("GID_twins", "orders", "broker-a", 4)
+    # Nothing comes in between the two samples.
+    assert topic["messagesPerSecond"] == 0
     ids = pq.read_table(tmp_path / "members" / names[1])["clientId"].to_pylist()
     assert ids == ["172.17.0.1@1"] * 2
     queues = [

@@ -250,6 +250,7 @@ def describe(event: SessionEvent) -> object:
     return token, command.code, places
 
 
+@pytest.mark.usefixtures("both_ways")
 @given(st.lists(ANSWERS, max_size=8), st.integers(1, 700), st.randoms())
 def test_answers_to_sends_say_what_a_general_reader_finds(
     answers: list[tuple[tuple[str, ...], dict[str, str], int, str | None, bytes]],
@@ -288,6 +289,7 @@ def test_answers_to_sends_say_what_a_general_reader_finds(
     assert quick.late_responses == general.late_responses
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("gives_own_id", [False, True])
 @pytest.mark.parametrize("count", [1, 512])
 def test_second_usual_answer_to_a_send_is_read_by_the_form_of_the_first(

@@ -165,3 +165,16 @@ def test_bars_are_as_long_as_their_values() -> None:
         "width:0%",
     ]
     assert [element.text for element in with_class(root, "value")] == ["150", "50", "0", "-9"]
+
+
+def test_bars_of_nothing_have_no_length() -> None:
+    root = parse(draw_bars([Bar("x", 0), Bar("y", 0)]))
+
+    assert [bar.get("style") for bar in with_class(root, "band")] == ["width:0%", "width:0%"]
+
+
+def test_titles_say_how_long_a_band_lasts_and_how_a_line_ends() -> None:
+    band, line = bands(("a",)), lines(Series("lag", [(0, 3), (1, 7)]))
+
+    assert "queue 0: a, 10 s" in [title.text for title in band.iter("title")]
+    assert "lag: 7 at the end" in [title.text for title in line.iter("title")]

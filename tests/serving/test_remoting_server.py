@@ -196,6 +196,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+def holds(link: Link, count: int) -> Callable[[], bool]:
+    """Return whether so many bytes of a connection wait, as a condition."""
+    return lambda: link.decoder.buffered_bytes == count
+
+
 async def rest(server: RemotingServer) -> None:
     """Wait until the server has nothing to do that its peers let it do."""
     await until(lambda: not (server._behind or server._unwritten or server._is_turn_due))
@@ -576,6 +581,49 @@ async def test_local_connection_is_a_peer_like_others_until_one_of_both_ends_it(
     machine.gate.set()
 
 
+async def test_answer_that_has_waited_is_made_while_a_request_is_served_aside(
+    serve: Serve,
+) -> None:
+    machine = Machine()
+    server, connect = await serve(machine)
+    peer = await connect()
+    await peer.send(RemotingCommand(code=ASIDE))
+    await until(lambda: len(machine.served) == 1)
+    (connection,) = machine.connections
+    late = response_to(RemotingCommand(code=ANSWER, opaque=77))
+
+    server.perform([Produce(connection, lambda: [Reply(connection, late)])])
+
+    assert [each.opaque for each in await peer.read(1)] == [77]
+    machine.gate.set()
+    assert len(await peer.read(1)) == 1
+
+
+async def test_one_way_request_that_fails_aside_keeps_no_later_one_waiting(serve: Serve) -> None:
+    _, connect = await serve(Machine())
+    peer = await connect()
+    await peer.send(
+        RemotingCommand(code=FAIL_ASIDE, flag=ONEWAY_FLAG), RemotingCommand(code=ANSWER, opaque=5)
+    )
+
+    assert [each.opaque for each in await peer.read(1)] == [5]
+
+
+async def test_peer_that_takes_nothing_of_what_is_pushed_to_it_is_cut_off(serve: Serve) -> None:
+    machine = Machine()
+    server, connect = await serve(machine, send_buffer_bytes_max=2 * MIB, frame_bytes_max=4 * MIB)
+    peer = await connect()
+    await peer.send(RemotingCommand(code=ANSWER))
+    await until(lambda: bool(machine.connections))
+    push = Push(machine.connections[0], RemotingCommand(code=1, body=bytes(MIB)))
+    # The system's buffers take some of them.
+    for _ in range(40):
+        server.perform([push])
+        await rest(server)
+
+    await until(lambda: bool(machine.closed))
+
+
 async def test_only_a_frame_that_is_long_in_coming_ends_a_connection(serve: Serve) -> None:
     machine, clock = Machine(), Clock()
     server, connect = await serve(
@@ -592,8 +640,12 @@ async def test_only_a_frame_that_is_long_in_coming_ends_a_connection(serve: Serv
     await waiting.send_bytes(aside[20:] + frame[:100])
     await until(lambda: len(machine.served) == 1)
 
-    for _ in range(2):
+    (link,) = [each for each in server._links.values() if each.connection.address == slow.address]
+    for count in (101, 102):
         clock.now_ms += 20_000
+        # Further bytes of a frame are not its end.
+        await slow.send_bytes(frame[count - 1 : count])
+        await until(holds(link, count))
         await steady.send_bytes(frame[100:] + frame[:100])
         assert len(await steady.read(1)) == 1
         server._sweep()

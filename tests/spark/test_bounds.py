@@ -141,3 +141,14 @@ def test_batches_read_each_offset_once_and_keep_their_limit(
         if begin.get(queue, 0) <= at.max_offset
         for offset in range(max(begin.get(queue, 0), at.min_offset), at.max_offset)
     } == read
+
+
+def test_a_batch_begins_with_as_many_rows_as_are_asked_for() -> None:
+    found = {A: QueueBounds(0, 7), B: QueueBounds(0, 9)}
+
+    ends = [
+        choose_end({A: 5, B: 7}, found, frozen=None, rows_max=None, rows_min=rows_min).offsets
+        for rows_min in (4, 5)
+    ]
+
+    assert ends == [{A: 7, B: 9}, {A: 5, B: 7}]

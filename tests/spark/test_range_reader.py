@@ -333,6 +333,17 @@ def test_retention_that_overtakes_is_a_loss(fake_cluster: FakeCluster, cluster: 
     assert [(0, n) for n in range(6, 10)] == rows
 
 
+def test_what_is_removed_is_a_loss_also_where_a_filter_passes_messages_over(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.topics["T"]["broker-a", 0].min_offset = 6
+    fake_cluster.answers = [(ResponseCode.PULL_RETRY_IMMEDIATELY, 6)]
+
+    with pytest.raises(DataLossError, match="offsets 2 to 5 cannot be read"):
+        read(cluster, options_of(fake_cluster, subExpression="tag0"), (0, 2, 10))
+
+
 def test_a_queue_that_ends_early_is_a_loss_and_never_silently_short(
     fake_cluster: FakeCluster, cluster: Cluster
 ) -> None:

@@ -77,6 +77,40 @@ def test_a_queue_filled_again_beyond_the_checkpoint_is_a_loss(checkpoint: str, c
         assert end == dict.fromkeys(QUEUES, count // 2)
 
 
+@pytest.mark.parametrize("count", [100, 300])
+def test_a_batch_that_is_run_again_on_a_store_filled_anew_is_a_loss(
+    checkpoint: str, count: int
+) -> None:
+    first = json.dumps(encode_offsets(dict.fromkeys(QUEUES, 0)))
+    with EmbeddedCluster() as cluster:
+        fill(cluster, count)
+
+        with pytest.raises(DataLossError, match="T/broker-a/0: the queue was emptied and filled"):
+            Query(cluster).reader.partitions(json.loads(first), json.loads(checkpoint))
+        lenient = Query(cluster, failOnDataLoss="false", columns="queueOffset")
+        partitions = lenient.reader.partitions(json.loads(first), json.loads(checkpoint))
+        batches = [batch for each in partitions for batch in lenient.reader.read(each)]
+        anew = lenient.batch(checkpoint)
+
+    # It has the rows of these offsets, as a batch that runs again must, and the queues begin anew.
+    assert sum(batch.num_rows for batch in batches) == 100
+    assert decode_offsets(json.loads(anew)) == dict.fromkeys(QUEUES, 0)
+
+
+def test_a_batch_that_is_run_again_on_the_same_store_has_its_rows(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path / "data") as cluster:
+        fill(cluster, 20)
+        query = Query(cluster)
+        begin = json.dumps(query.reader.initialOffset())
+        end = query.batch(begin)
+    with EmbeddedCluster(tmp_path / "data") as cluster:
+        fill(cluster, 6)
+        reader = Query(cluster, columns="queueOffset").reader
+        partitions = reader.partitions(json.loads(begin), json.loads(end))
+
+        assert sum(batch.num_rows for each in partitions for batch in reader.read(each)) == 20
+
+
 def test_without_limits_too_a_queue_filled_again_is_read_from_its_first_message(
     checkpoint: str,
 ) -> None:

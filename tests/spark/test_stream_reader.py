@@ -767,6 +767,21 @@ def test_a_limit_in_bytes_is_about_kept(fake_cluster: FakeCluster) -> None:
     assert all(0 < count < 50 for count in counts)
 
 
+def test_sizes_are_not_read_while_a_batch_waits_for_rows(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("T", queues=1)
+    fake_cluster.append("T", 0, 4, size=1_000)
+    given = {"minOffsetsPerTrigger": "5", "maxBytesPerTrigger": "2000"}
+    stream = make_stream(fake_cluster, **given)
+    limit, start = stream.getDefaultReadLimit(), stream.initialOffset()
+
+    waiting = stream.latestOffset(start, limit)
+    assert (waiting, fake_cluster.pull_count) == (start, 0)
+    fake_cluster.append("T", 0, 1, size=1_000)
+    end = stream.latestOffset(start, limit)
+
+    assert (end, fake_cluster.pull_count) == (offsets_of(2), 1)
+
+
 def test_a_limit_in_bytes_is_kept_behind_what_retention_took(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T", queues=1)
     fake_cluster.append("T", 0, 100, size=1_000)

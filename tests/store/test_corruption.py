@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from small_stores import SMALL, all_records, open_store
+from small_stores import SMALL, all_records, flush, open_store
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.protocol.record import Record
-from sparrowmq.store import MessageStore, PutStatus, RecoveryReport
+from sparrowmq.store import FlushMode, MessageStore, PutStatus, RecoveryReport
 
 FLIPS = 400
 
@@ -154,6 +154,44 @@ def test_queue_offset_that_cannot_be_is_damage(
     with pytest.raises(CorruptRecord) as caught:
         MessageStore(storage, config).load(timestamp_ms=1)
     assert caught.value.position == 3 * size
+
+
+def test_an_end_that_an_asynchronous_store_had_synced_is_reported(
+    storage: Any, new_record: Callable[..., Record]
+) -> None:
+    config = replace(SMALL, flush=FlushMode.ASYNC)
+    store = open_store(storage, config)
+    records = [new_record(b"%d" % number) for number in range(3)]
+    for record in records:
+        store.put(record, timestamp_ms=1)
+    store.close()
+    last = records[-1]
+    storage.inodes["commitlog/00000000000000000000"].data[last.position :] = bytes(
+        4096 - last.position
+    )
+
+    report = MessageStore(storage, config).load(timestamp_ms=1)
+
+    assert report.lost_synced_bytes == last.size
+    assert report.lost_messages == ((("T", 0), 1),)
+
+
+def test_a_record_with_the_offset_of_an_earlier_one_moves_no_later_one(
+    storage: Any, new_record: Callable[..., Record]
+) -> None:
+    store = open_store(storage)
+    for number, offset in enumerate((0, 0, 1)):
+        if number > 0:
+            store.queues.by_key["T", 0].next_offset = offset
+        store.put(new_record(b"%d" % number), timestamp_ms=1)
+    flush(store)
+
+    store = MessageStore(storage.kill(), SMALL)
+    loss = store.load(timestamp_ms=1).describe_loss()
+
+    assert loss is not None
+    assert "1 records have the queue offset of an earlier record" in loss
+    assert [(each.queue_offset, each.body) for each in all_records(store)] == [(0, b"0"), (1, b"2")]
 
 
 def test_salvage_cuts_the_log_at_the_damage(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from small_stores import open_store, split_records
 from sparrowmq.errors import ConfigError
 from sparrowmq.protocol.record import Record
-from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedFile, SimulatedStorage
 from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.expiry import ExpiryWork
 from sparrowmq.store.file_storage import FileStorage
@@ -70,7 +72,7 @@ def expire(store: MessageStore, **arguments: Any) -> ExpiryWork | None:
     work = store.expire(**given | arguments)
     if work is not None:
         work.run()
-        sweep(store)
+        store.sweep(1000, has_topic=lambda _: True)
     return work
 
 
@@ -204,6 +206,24 @@ def test_a_query_goes_on_while_what_it_looks_at_expires(
     store.close()
 
 
+def test_the_disk_gets_the_room_of_expired_files(tmp_path: Path, new_record: NewRecord) -> None:
+    store = open_store(FileStorage(tmp_path), CONFIG)
+    fill(store, new_record, range(60))
+    assert query(store, "k0") > 0
+
+    assert expire(store) is not None
+
+    opened = set[str]()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            opened.add(os.readlink(f"/proc/self/fd/{name}"))
+    of_store = {path for path in opened if path.startswith(str(tmp_path))}
+    store.close()
+    # A file that is removed has its room until nobody has it open.
+    assert of_store
+    assert {path for path in of_store if path.endswith(" (deleted)")} == set()
+
+
 def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
@@ -221,27 +241,64 @@ def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
     assert [int(name) for name in storage.list_names("commitlog")] == [last_file]
 
 
+def of_file(position: int, message: str) -> Callable[[SimulatedFile, int, int], bytes]:
+    """Return a `read` that fails in the log's file at a position, as of a disk that has lost it."""
+    read = SimulatedFile.read
+
+    def fail(file: SimulatedFile, at: int, size: int) -> bytes:
+        if file.path == f"commitlog/{position:020d}":
+            raise OSError(errno.EIO, message)
+        return read(file, at, size)
+
+    return fail
+
+
 def test_a_disk_that_cannot_be_read_expires_nothing(
-    storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+    storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
     store = open_store(storage, CONFIG)
     fill(store, new_record, range(60))
-    before = storage.read_count
+    storage.read_error = OSError(errno.EIO, "the disk does not answer")
 
-    def fail_later() -> None:
-        storage.read_count += 1
-        if storage.read_count == before + 3:
-            raise OSError(errno.EIO, "the disk does not answer")
+    with pytest.raises(OSError, match="does not answer"):
+        expire(store, before_timestamp_ms=1 << 60)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(storage, "begin_read", fail_later)
-        with pytest.raises(OSError, match="does not answer"):
-            expire(store, before_timestamp_ms=1 << 60)
-
+    storage.mend()
     assert store.begin_position == 0
     assert len(list(read(store))) == 60
     expire(store)
     assert len(storage.list_names("commitlog")) == 1
+
+
+def test_the_time_of_a_damaged_message_expires_nothing(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    firsts = [each for each in read(store) if each.position % 4096 == 0]
+    # The store time.
+    storage.inodes["commitlog/00000000000000004096"].data[56:64] = bytes(7) + b"\x01"
+
+    assert expire(store, before_timestamp_ms=firsts[1].store_timestamp_ms) is None
+    # It keeps the files before it only until a later one says that they are old.
+    assert expire(store, before_timestamp_ms=firsts[2].store_timestamp_ms) is None
+    assert expire(store, before_timestamp_ms=firsts[2].store_timestamp_ms + 1) is not None
+    assert store.begin_position == 2 * 4096
+
+
+def test_files_go_though_the_disk_has_lost_the_first_message_of_one(
+    storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    firsts = [each for each in read(store) if each.position % 4096 == 0]
+    monkeypatch.setattr(SimulatedFile, "read", of_file(4096, "lost"))
+
+    with pytest.raises(OSError, match="lost"):
+        expire(store, before_timestamp_ms=firsts[2].store_timestamp_ms)
+    assert store.begin_position == 0
+    assert expire(store, before_timestamp_ms=firsts[2].store_timestamp_ms + 1) is not None
+    assert store.begin_position == 2 * 4096
 
 
 def test_a_file_of_the_index_is_not_removed_while_it_is_written(
@@ -262,8 +319,11 @@ def test_a_file_of_the_index_is_not_removed_while_it_is_written(
 
     assert flushing.index.error is None
     assert names == storage.list_names("index")
+    killed = storage.copy()
     assert expire(store, before_timestamp_ms=500) is not None
     assert names[0] not in storage.list_names("index")
+    open_store(killed, CONFIG)
+    assert names[0] not in killed.list_names("index")
 
 
 def test_an_oldest_file_before_an_empty_one_goes_on_a_full_disk(
@@ -515,6 +575,33 @@ def test_a_disk_whose_use_is_unknown_expires_nothing_and_is_asked_again(
     assert retention.work(now_ms=20_000, timestamp_ms=NOON_MS)[0] is not None
 
 
+@pytest.mark.parametrize(("percent", "is_forced"), [(85, False), (86, True)])
+def test_a_file_whose_age_cannot_be_read_goes_only_on_a_full_disk(
+    storage: SimulatedStorage,
+    new_record: NewRecord,
+    monkeypatch: pytest.MonkeyPatch,
+    percent: int,
+    is_forced: bool,
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(15))
+    retention = Retention(RetentionConfig(retention_hours=1), store)
+    retention.ask()
+    storage.percent_used = percent
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatedFile, "read", of_file(4096, "lost"))
+        work, facts = retention.work(now_ms=0, timestamp_ms=NOON_MS)
+
+    assert len(storage.list_names("commitlog")) == 2
+    assert ((work is not None), [fact.warning for fact in facts]) == (
+        (True, []) if is_forced else (False, [True])
+    )
+    # What an operator has asked for is done once the disk can be read.
+    storage.percent_used = 0
+    later, _ = retention.work(now_ms=20_000, timestamp_ms=NOON_MS)
+    assert is_forced or later is not None
+
+
 def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
     storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,6 +618,23 @@ def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
     sweep(store)
 
     assert (count, kept, len(storage.list_names("consumequeue/T/0"))) == (12, 12, 2)
+
+
+def test_a_start_removes_the_files_of_queues_that_a_kill_has_left(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    assert work is not None
+    work.run()
+    count = len(storage.list_names("consumequeue/T/0"))
+
+    store = open_store(storage.kill(), CONFIG)
+    store.sweep(1000, has_topic=lambda _: True)
+
+    assert (count, len(storage.list_names("consumequeue/T/0"))) == (12, 2)
+    assert store.queues.max_offset("T", 0) == 60
 
 
 def hour_of(text: str) -> Callable[[int], int]:
@@ -620,13 +724,17 @@ def test_a_full_disk_expires_then_forces_then_refuses(
     assert is_taken is (facts == [])
 
 
+@pytest.mark.parametrize("is_asked", [False, True], ids=["full disk", "asked"])
 def test_files_that_wait_for_a_checkpoint_go_soon_after_it(
-    storage: SimulatedStorage, new_record: NewRecord
+    storage: SimulatedStorage, new_record: NewRecord, is_asked: bool
 ) -> None:
     store = open_store(storage, replace(CONFIG, checkpoint_interval_ms=1 << 40))
     fill(store, new_record, range(45))
-    storage.percent_used = 76
     retention = Retention(RetentionConfig(), store)
+    if is_asked:
+        retention.ask()
+    else:
+        storage.percent_used = 76
 
     assert retention.work(now_ms=0, timestamp_ms=NOON_MS) == (None, [])
     flush(store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -306,6 +307,28 @@ def test_records_of_a_failed_sync_are_on_the_disk_before_a_restart_serves_them(
 
     assert [body[:1] for body in served] == [b"a", b"b", b"c"]
     assert bodies(after) == served
+
+
+@pytest.mark.parametrize("size", [600, 3_900], ids=["same file", "new file"])
+@pytest.mark.parametrize("seed", range(4))
+def test_records_of_a_killed_process_are_on_the_disk_before_a_restart_serves_them(
+    new_storage: Callable[..., Any], new_record: NewRecord, seed: int, size: int
+) -> None:
+    storage, config = new_storage(Random(seed)), replace(SMALL, verify_bytes=0)
+    store = open_store(storage, config)
+    for body in (b"0", b"1", b"2"):
+        store.put(new_record(body), timestamp_ms=1)
+    store.close()
+    # It is written, and the process is killed before the sync.
+    open_store(storage, config).put(new_record(b"3" * size), timestamp_ms=1)
+
+    store = MessageStore(storage.kill(), config)
+    report = store.load(timestamp_ms=1)
+    served = bodies(store)
+
+    assert report.walked_from > 0
+    assert served == [b"0", b"1", b"2", b"3" * size]
+    assert bodies(open_store(storage.lose_power(), config)) == served
 
 
 @pytest.mark.parametrize("part", ["stopped", "checkpoint", "consumequeue/T/1/", "index/"])

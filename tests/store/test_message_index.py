@@ -87,6 +87,27 @@ def test_a_query_returns_the_latest_and_those_of_its_time(store: MessageStore) -
     assert query(store, "all", bytes_max=1) == [b"11"]
 
 
+def test_a_message_that_has_a_key_twice_counts_once(storage: Any, new_record: NewRecord) -> None:
+    store = open_store(storage, CONFIG)
+    for body in (b"1", b"2"):
+        put(store, new_record(body, properties="UNIQ_KEY\x01k\x02KEYS\x01k"), timestamp_ms=1)
+
+    size = store.appended_position
+    assert query(store, "k", count_max=2, bytes_max=size) == [b"1", b"2"]
+    assert query(store, "k", bytes_max=size - 1) == [b"2"]
+
+
+def test_messages_of_one_millisecond_are_found_in_all_files(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    for number in range(12):
+        put(store, new_record(b"%d" % number, properties="KEYS\x01all"), timestamp_ms=1_000)
+
+    assert len(query(store, "all", begin_timestamp_ms=1_000, end_timestamp_ms=1_000)) == 12
+    assert len(storage.list_names("index")) > 1
+
+
 @pytest.mark.parametrize(
     ("properties", "keys"),
     [
@@ -202,6 +223,31 @@ def test_a_damaged_file_and_the_files_after_it_are_built_anew(
     check_all_keys(again)
 
 
+@pytest.mark.parametrize("slot_count", [7, 8_192])
+def test_keys_of_records_that_the_log_has_lost_go_with_them(
+    storage: Any, new_record: NewRecord, slot_count: int
+) -> None:
+    config = replace(CONFIG, index_slot_count=slot_count)
+    store = open_store(storage, config)
+    for number in range(12):
+        properties = f"UNIQ_KEY\x01U{number}\x02KEYS\x01all mod{number % 3}"
+        put(store, new_record(b"%d" % number, properties=properties), timestamp_ms=number)
+    entry = store.queues.entry("T", 0, 2)
+    assert entry is not None
+    store.close()
+    log = storage.inodes["commitlog/00000000000000000000"]
+    log.data[entry[0] :] = bytes(len(log.data) - entry[0])
+
+    again = open_store(storage, config)
+    assert query(again, "all") == [b"0", b"1"]
+    put(again, new_record(b"new", properties="KEYS\x01all"), timestamp_ms=2_000_000)
+
+    assert query(again, "all") == [b"0", b"1", b"new"]
+    again.close()
+    findings = [f for f in StoreCheck(storage, config).run() if f.path.startswith("index")]
+    assert {finding.state for finding in findings} == {Soundness.SOUND}
+
+
 @pytest.mark.parametrize("counts", [(100, 6), (7, 40), (30, 33)])
 def test_a_store_keeps_the_numbers_of_its_first_index_file(
     storage: Any, new_record: NewRecord, counts: tuple[int, int]
@@ -261,6 +307,66 @@ def test_a_log_without_an_index_gets_one_in_idle_moments(
     assert len(query(again, "all")) == 12
 
 
+@pytest.mark.parametrize("at", [2, 4, 6], ids=["size", "magic", "end of the magic"])
+def test_a_damaged_record_keeps_none_behind_it_from_the_index(
+    store: MessageStore, storage: Any, at: int
+) -> None:
+    entry = store.queues.entry("T", 0, 5)
+    assert entry is not None
+    storage.inodes["commitlog/00000000000000000000"].data[entry[0] + at] ^= 0x40
+
+    assert query(store, "all") == [b"%d" % number for number in range(12) if number != 5]
+
+
+@pytest.mark.parametrize("long_size", [1, 300_000])
+@pytest.mark.parametrize("page_count", [1, 3])
+def test_pages_of_the_log_that_the_disk_has_lost_keep_none_behind_them_from_the_index(
+    storage: Any,
+    new_record: NewRecord,
+    monkeypatch: pytest.MonkeyPatch,
+    page_count: int,
+    long_size: int,
+) -> None:
+    store = open_store(storage, replace(CONFIG, commit_log_file_size=1 << 20))
+    sizes = [long_size, *[1_500] * 19]
+    for number, size in enumerate(sizes):
+        record = new_record(b"x" * size, properties=f"UNIQ_KEY\x01U{number}")
+        put(store, record, timestamp_ms=number)
+    records = all_records(store)
+    begin = records[5].position if long_size == 1 else 270_000
+    lost = range(begin - begin % 4096, begin - begin % 4096 + 4096 * page_count)
+    whole = [
+        record.position + record.size <= lost.start or record.position >= lost.stop
+        for record in records
+    ]
+    read = SimulatedFile.read
+
+    def fail(file: SimulatedFile, position: int, size: int) -> bytes:
+        if (
+            file.path.startswith("commitlog/")
+            and position < lost.stop
+            and lost.start < position + size
+        ):
+            raise OSError(errno.EIO, "unreadable")
+        return read(file, position, size)
+
+    monkeypatch.setattr(SimulatedFile, "read", fail)
+
+    assert 0 < whole.count(False) < 12
+    assert [query(store, f"U{number}") != [] for number in range(20)] == whole
+
+
+def test_a_disk_that_does_not_answer_for_a_while_takes_no_keys(
+    store: MessageStore, storage: Any
+) -> None:
+    storage.read_error = OSError(errno.EIO, "the disk does not answer")
+    for _ in range(9):
+        store.build_index()
+    storage.mend()
+
+    check_all_keys(store)
+
+
 def test_the_index_lags_by_a_bound_at_most(
     storage: Any, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,13 +390,14 @@ def test_a_full_disk_stops_the_index_and_not_the_messages(
     put(store, new_record(b"x", properties="KEYS\x01a"), timestamp_ms=1)
     assert query(store, "a") == [b"x"]
 
-    store.put(new_record(b"y", properties="KEYS\x01a"), timestamp_ms=2)
+    for body in (b"y1", b"y2"):
+        put(store, new_record(body, properties="KEYS\x01a"), timestamp_ms=2)
     storage.bytes_left = 0
     store.build_index()
     storage.bytes_left = None
     put(store, new_record(b"z", properties="KEYS\x01a"), timestamp_ms=3)
 
-    assert query(store, "a") == [b"x", b"y", b"z"]
+    assert query(store, "a") == [b"x", b"y1", b"y2", b"z"]
 
 
 def checkpoint_work(store: MessageStore, new_record: NewRecord, *, timestamp_ms: int) -> Any:
@@ -324,6 +431,24 @@ def test_slots_that_a_full_disk_does_not_take_are_written_later(
     assert len(query(after, "a")) == 2
 
 
+def test_slots_of_several_pages_that_a_full_disk_does_not_take_are_written_later(
+    storage: Any, new_record: NewRecord
+) -> None:
+    config = replace(CONFIG, index_slot_count=3_000, index_entry_count=100)
+    keys = [f"k{number}" for number in range(60)]
+    store = open_store(storage, config)
+    put(store, new_record(b"x", properties=f"KEYS\x01{' '.join(keys)}"), timestamp_ms=1)
+    work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
+    storage.open = of_the_index(storage.open, "write", OSError(errno.ENOSPC, "no space"))
+    work.run()
+    store.flush_done(work, None)
+    del storage.open
+    store.close()
+
+    again = open_store(storage, config)
+    assert [query(again, key) for key in keys] == [[b"x"]] * 60
+
+
 def of_the_index(open_file: Any, step: str, error: OSError, *, at: int | None = None) -> Any:
     """Return an `open` that gives files of the index which fail at a step, or at a position."""
 
@@ -341,6 +466,22 @@ def of_the_index(open_file: Any, step: str, error: OSError, *, at: int | None = 
         return file
 
     return open_failing
+
+
+def test_a_sync_of_the_index_that_lacks_memory_is_made_again(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    work = checkpoint_work(store, new_record, timestamp_ms=1_000_000)
+    storage.open = of_the_index(storage.open, "sync", OSError(errno.ENOMEM, "no memory"))
+    work.run()
+    store.flush_done(work, None)
+    del storage.open
+
+    assert store.index_failure is None
+    store.close()
+    assert not storage.has("abort")
+    assert len(query(open_store(storage, CONFIG), "a")) == 2
 
 
 NO_CHECKPOINTS = replace(CONFIG, index_entry_count=99, checkpoint_interval_ms=1 << 40)
@@ -374,6 +515,41 @@ def test_a_power_cut_while_the_index_is_written_takes_no_keys(
         work.run()
 
     check_all_keys(open_store(storage.lose_power(), NO_CHECKPOINTS))
+
+
+def test_one_entry_that_no_checkpoint_knows_hides_none_before_it(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, NO_CHECKPOINTS)
+    put(store, new_record(b"1", properties="KEYS\x01k"), timestamp_ms=1)
+    store.close()
+    store = open_store(storage, NO_CHECKPOINTS)
+    put(store, new_record(b"2", properties="KEYS\x01k"), timestamp_ms=2)
+    store.build_index()
+    work = store._index.take_flush()
+    assert work is not None
+    work.run()
+
+    assert query(open_store(storage.kill(), NO_CHECKPOINTS), "k") == [b"1", b"2"]
+
+
+def test_damaged_entries_that_lead_in_a_circle_end_a_search_and_a_start(
+    storage: Any, new_record: NewRecord
+) -> None:
+    store = open_store(storage, NO_CHECKPOINTS)
+    for number in (1, 2):
+        put(store, new_record(b"%d" % number, properties="KEYS\x01k"), timestamp_ms=1)
+    store.build_index()
+    work = store._index.take_flush()
+    assert work is not None
+    work.run()
+    (name,) = storage.list_names("index")
+    # The second entry names itself as the one before it.
+    at = HEADER_SIZE + 4 * NO_CHECKPOINTS.index_slot_count + 20 * 2 + 16
+    storage.open(f"index/{name}").write(at, (2).to_bytes(4, "big"))
+
+    assert query(store, "k") == [b"2"]
+    assert query(open_store(storage.kill(), NO_CHECKPOINTS), "k") == [b"1", b"2"]
 
 
 def test_slots_that_were_not_written_are_those_of_their_file(

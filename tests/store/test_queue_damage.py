@@ -192,6 +192,25 @@ def test_queue_begins_where_the_log_begins(storage: Any, new_record: NewRecord) 
     ]
 
 
+def test_first_file_of_a_queue_that_began_behind_the_start_of_the_walk_is_written_again(
+    storage: Any, new_record: NewRecord
+) -> None:
+    fill(storage, new_record, is_clean=True)
+    store = open_store(storage, config(0))
+    for n in range(15):
+        store.put(new_record(b"%d" % n, topic="late"), timestamp_ms=300 + n)
+    flush(store)
+    original = queue_files(storage)
+    storage.remove("consumequeue/late/0/00000000000000000000")
+
+    store = MessageStore(storage.kill(), config(0))
+    report = store.load(timestamp_ms=1)
+
+    assert report.walked_from > 0
+    assert report.conflict_count == 0
+    assert original == queue_files(storage)
+
+
 def test_fillers_that_a_power_cut_has_lost_are_written_again(
     storage: Any, new_record: NewRecord
 ) -> None:

@@ -141,7 +141,14 @@ def stray_entry(disk: Disk) -> None:
     disk.inodes["consumequeue/other/0/00000000000000000000"].replace(source)
 
 
+def add_entries(disk: Disk) -> None:
+    source = bytes(disk.inodes["consumequeue/T/0/00000000000000000000"].data)
+    disk.create("consumequeue/T/0/00000000000000000800", size=200)
+    disk.inodes["consumequeue/T/0/00000000000000000800"].replace(source)
+
+
 LOG, QUEUE = "commitlog/00000000000000004096", "consumequeue/T/1/00000000000000000200"
+FIRST = "consumequeue/T/1/00000000000000000000"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,9 @@ LOG, QUEUE = "commitlog/00000000000000004096", "consumequeue/T/1/000000000000000
             "1 are not what the log says; move consumequeue away",
         ),
         (remove(QUEUE), "consumequeue/T/1", "10 are missing"),
+        (remove(FIRST), "consumequeue/T/1", "10 are missing"),
         (stray_entry, "consumequeue/other/0", "10 are of no record"),
+        (add_entries, "consumequeue/T/0", "1 are of no record"),
         (cut_log, "checkpoint", "that had been synced are not there"),
     ],
 )
@@ -169,6 +178,26 @@ def test_damage_is_found_where_it_is(
 
     assert found.state is DAMAGED
     assert words in found.text
+
+
+def test_a_wrong_entry_of_a_killed_store_is_damage(storage: Disk, new_record: NewRecord) -> None:
+    fill(storage, new_record)
+    storage.create("abort", size=0)
+    flip(QUEUE, 27)(storage)
+
+    assert check(storage)["consumequeue/T/1"].state is DAMAGED
+
+
+def test_records_of_one_offset_are_damage(storage: Disk, new_record: NewRecord) -> None:
+    store = open_store(storage, CONFIG)
+    for _ in range(2):
+        store.put(new_record(b"x"), timestamp_ms=1)
+        store.queues.by_key["T", 0].next_offset = 0
+    store.close()
+
+    (found,) = [each for path, each in check(storage).items() if path.startswith("commitlog/")]
+    assert found.state is DAMAGED
+    assert "has the queue offset of an earlier one" in found.text
 
 
 @pytest.mark.parametrize(
@@ -191,6 +220,17 @@ def test_damage_of_the_index_is_found(
 
     assert found.state is DAMAGED
     assert words in found.text
+
+
+def test_keys_of_a_record_that_is_read_in_pieces_are_its_own(
+    storage: Disk, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrowmq.store.store_check._CHUNK_BYTES", 400)
+    store = open_store(storage, CONFIG)
+    store.put(new_record(b"x" * 900, properties="KEYS\x01a b"), timestamp_ms=1)
+    store.close()
+
+    assert wrong(storage) == {}
 
 
 @pytest.mark.slow

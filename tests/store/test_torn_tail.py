@@ -151,6 +151,43 @@ def test_damage_to_what_was_synced_is_refused_or_reported(
         assert (report.lost_synced_bytes > 0) is (count < len(records)), (kind, at)
 
 
+def test_a_torn_record_right_behind_the_checkpoint_is_cut_off_with_those_behind_it(
+    storage: Any, new_record: Callable[..., Record]
+) -> None:
+    store = open_store(storage, CONFIG)
+    store.put(new_record(b"0"), timestamp_ms=5)
+    store.close()
+    store = open_store(storage, CONFIG)
+    torn, whole = new_record(b"torn"), new_record(b"whole")
+    for record in (torn, whole):
+        store.put(record, timestamp_ms=6)
+    storage.inodes[LOG].data[torn.position : whole.position] = bytes(torn.size)
+
+    store = MessageStore(storage.kill(), CONFIG)
+    report = store.load(timestamp_ms=7)
+
+    assert [record.body for record in all_records(store)] == [b"0"]
+    assert (store.appended_position, report.lost_synced_bytes) == (torn.position, 0)
+
+
+@pytest.mark.parametrize("queue_ids", [(0, 1), (1, 0)])
+def test_damage_is_refused_though_only_one_entry_tells_that_its_record_was_synced(
+    storage: Any, new_record: Callable[..., Record], queue_ids: tuple[int, int]
+) -> None:
+    store = open_store(storage)
+    store.put(new_record(b"first"), timestamp_ms=5)
+    flush(store)
+    # The first entry of a queue is written to its file at once, and further ones are gathered.
+    records = [new_record(b"record", queue_id=queue_id) for queue_id in queue_ids]
+    for record in records:
+        store.put(record, timestamp_ms=6)
+        flush(store)
+    storage.inodes[LOG].data[records[0].position + 90] ^= 1
+
+    with pytest.raises(CorruptRecord, match=f"the first at log position {records[1].position}"):
+        open_store(storage.kill())
+
+
 def test_a_damaged_checksum_name_does_no_harm(
     new_storage: Callable[[], Any], new_record: Callable[..., Record]
 ) -> None:

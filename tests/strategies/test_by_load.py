@@ -18,6 +18,7 @@ from sparrowmq.strategies.by_load import (
     QueueLoad,
     follow,
     moves_max,
+    plan_next,
     rebalance_loads,
 )
 from sparrowmq.strategies.group_strategy import TopicView
@@ -214,6 +215,41 @@ class TestOnePeriod:
         assert [queue for queue, owner in owners.items() if owner == "a"] == [queues[0]]
         assert (round(gain.load_before, 2), round(gain.load_after, 2)) == (1.7, 1.5)
 
+    def test_members_that_are_all_busy_alike_exchange_no_queues(self) -> None:
+        queues = queues_of(4)
+        rates = [90.0, 5.0, 95.0, 80.0]
+        loads = GroupLoads(
+            queues={queue: QueueLoad(rate, 0) for queue, rate in zip(queues, rates, strict=True)},
+            capacities=dict.fromkeys("abc", 100.0),
+        )
+        owners = dict(zip(queues, ["a", "a", "b", "c"], strict=True))
+
+        assert rebalance_loads(owners, [*"abc"], loads)[1].moved == ()
+
+    def test_second_fullest_member_is_relieved_where_the_fullest_has_one_queue(self) -> None:
+        queues = queues_of(4)
+        rates = [150.0, 60.0, 50.0, 10.0]
+        loads = GroupLoads(
+            queues={queue: QueueLoad(rate, 0) for queue, rate in zip(queues, rates, strict=True)},
+            capacities=dict.fromkeys("abc", 100.0),
+        )
+        owners = dict(zip(queues, ["a", "b", "b", "c"], strict=True))
+
+        now, _ = rebalance_loads(owners, [*"abc"], loads)
+
+        assert now == owners | {queues[2]: "c"}
+
+    def test_lag_counts_as_if_it_were_to_be_consumed_in_300_s(self) -> None:
+        (queue,) = queues_of(1)
+        loads = GroupLoads(queues={queue: QueueLoad(10.0, 3_000)}, capacities={"a": 100.0})
+
+        assert loads.member_loads({queue: "a"}, ["a"]) == {"a": pytest.approx(0.2)}
+
+    def test_member_that_has_not_measured_itself_counts_as_the_mean_of_the_others(self) -> None:
+        loads = GroupLoads(queues={}, capacities={"a": 100.0, "b": 300.0, "new": 0.0, "gone": 9.0})
+
+        assert loads.capacities_of(["a", "b", "new"]) == {"a": 100.0, "b": 300.0, "new": 200.0}
+
     def test_without_a_capacity_nothing_moves(self) -> None:
         queues = queues_of(2)
         loads = GroupLoads(queues={queues[0]: QueueLoad(100.0, 10**6)}, capacities={})
@@ -241,7 +277,48 @@ class TestShares:
         assert queues[1] in shares["a"]
 
 
+class TestNextPlan:
+    LOADS = GroupLoads(queues={}, capacities={})
+
+    def test_plan_that_nothing_has_changed_since_stays(self) -> None:
+        queues, cids = queues_of(2), ["a", "b"]
+        plan = FollowedPlan({queues[0]: "a", queues[1]: "b"}, cids)
+
+        assert plan_next([TopicView("T", queues, cids)], plan, {}, self.LOADS) is None
+
+    def test_plan_is_made_anew_where_a_member_without_queues_has_left(self) -> None:
+        queues = queues_of(2)
+        plan = FollowedPlan(dict.fromkeys(queues, "a"), ["a", "b"])
+
+        found = plan_next([TopicView("T", queues, ["a"])], plan, {}, self.LOADS)
+
+        assert found is not None
+        assert found[0] == FollowedPlan(plan.owners, ("a",))
+
+    def test_no_plan_is_made_while_brokers_list_different_members(self) -> None:
+        topics = [
+            TopicView(topic, [MessageQueue(topic, "broker-a", 0)], cids)
+            for topic, cids in (("T", ["a", "b"]), ("U", ["a"]))
+        ]
+
+        assert plan_next(topics, None, {}, self.LOADS) is None
+
+
 class TestFollow:
+    def test_queues_of_other_topics_do_not_count(self) -> None:
+        queues = queues_of(4)
+        plan = dict(zip(queues, "aabb", strict=True))
+        others = {MessageQueue("U", "broker-a", n): "a" for n in range(6)}
+
+        assert follow(plan | others, ["a", "b"], queues, ["a", "b"]) == plan
+
+    def test_member_that_the_plan_gave_nothing_gets_no_queue_that_is_added(self) -> None:
+        queues = queues_of(4)
+        plan = dict(zip(queues, "aac", strict=False))
+        for n in range(100):
+            cids = ["a", "c", f"10.0.0.{n}@1"]
+            assert set(follow(plan, cids, queues, cids).values()) == {"a", "c"}
+
     @given(group=groups())
     @settings(max_examples=100, deadline=None)
     def test_an_unchanged_group_has_the_plan(self, group: Group) -> None:

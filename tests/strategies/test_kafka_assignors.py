@@ -87,6 +87,32 @@ def test_cooperative_sticky_withholds_what_its_owner_must_first_give_up() -> Non
     assert text_of(second) == {"A": "P-0 P-1", "B": "P-2 P-3"}
 
 
+def test_sticky_leaves_a_queue_that_two_members_claim_with_the_first() -> None:
+    two = queues("T-0 T-1")
+
+    assigned = assign_sticky(two, {"A": ["T"], "B": ["T"]}, {"A": two[:1], "B": two})
+
+    assert text_of(assigned) == {"A": "T-0", "B": "T-1"}
+
+
+def test_sticky_takes_queues_of_a_topic_that_their_member_has_left() -> None:
+    three = queues("T0-0 T0-1 T1-0")
+    owned = {"A": [three[0], three[2]], "B": [three[1]]}
+
+    assigned = assign_sticky(three, {"A": ["T1"], "B": ["T0"]}, owned)
+
+    assert text_of(assigned) == {"A": "T1-0", "B": "T0-0 T0-1"}
+
+
+def test_sticky_evens_out_members_also_where_the_fullest_can_give_nothing() -> None:
+    every = queues("T0-0 T0-1 T0-2 T0-3 T1-0 T1-1 T1-2")
+    owned = {"A": every[:4], "B": every[4:]}
+
+    assigned = assign_sticky(every, {"A": ["T0"], "B": ["T1"], "C": ["T1"]}, owned)
+
+    assert text_of(assigned) == {"A": "T0-0 T0-1 T0-2 T0-3", "B": "T1-0 T1-1", "C": "T1-2"}
+
+
 def test_a_member_without_the_topic_gets_none_of_its_queues() -> None:
     members = {"A": ["T0"], "B": ["T1"], "C": ["T2"]}
 

@@ -94,10 +94,10 @@ class TestEveryStrategy:
         assert set(queues) == set(owners_by(strategy, queues, cids))
 
     @pytest.mark.parametrize("strategy", [MINIMAL, BOUNDED, ACROSS], ids=lambda s: str(s.name))
-    def test_an_id_listed_twice_has_one_share_and_no_queue_is_left(
+    def test_an_id_listed_again_has_one_share_and_no_queue_is_left(
         self, strategy: AllocateMessageQueueStrategy
     ) -> None:
-        queues, cids = queues_of(8), ["a", "b", "b"]
+        queues, cids = queues_of(8), ["a", "b", "b", "b"]
 
         owned = {q for cid in ("a", "b") for q in strategy.allocate("G", cid, queues, cids) or []}
 
@@ -242,6 +242,11 @@ class TestConsistentHashBounded:
         wide = AllocateMessageQueueConsistentHashBounded(len(cids))
 
         assert owners_by(plain, queues, cids) == owners_by(wide, queues, cids)
+
+    def test_queue_that_is_listed_first_or_last_has_the_same_owner(self) -> None:
+        queues, cids = queues_of(20), cids_of(5)
+
+        assert BOUNDED.divide(queues, cids) == BOUNDED.divide(queues[::-1], cids)
 
     def test_fewer_queues_move_than_under_avg(self) -> None:
         queues, cids = queues_of(64), cids_of(8)

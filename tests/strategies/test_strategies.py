@@ -25,7 +25,7 @@ from sparrowmq.strategies import (
     PrefixMachineRoomResolver,
     strategy_from,
 )
-from sparrowmq.strategies.consistent_hash import ConsistentHashRing
+from sparrowmq.strategies.consistent_hash import ConsistentHashRing, md5_hash
 from sparrowmq.strategies.registry import join_reported, reported_name
 
 AVG = AllocateMessageQueueAveragely()
@@ -350,6 +350,10 @@ def test_a_strategy_is_a_function_of_its_arguments(
         assert fresh.allocate("G", cids[0], list(queues), list(cids)) == strategy.allocate(
             "G", cids[0], tuple(queues), tuple(cids)
         )
+
+
+def test_lone_surrogate_is_hashed_as_javas_question_mark() -> None:
+    assert md5_hash("a\ud800") == md5_hash("a?") != md5_hash("a")
 
 
 def test_an_id_that_is_listed_twice_gets_a_node_for_each_that_it_lost_on_the_ring() -> None:

@@ -272,6 +272,8 @@ def test_cluster_takes_a_port_for_health() -> None:
     with EmbeddedCluster(options=("--health-port", "0")) as cluster:
         assert cluster.broker
         assert cluster.name_server
+        # Ctrl-C on the terminal of a test reaches the test alone.
+        assert os.getsid(cluster.pid) == cluster.pid
 
 
 def test_start_of_a_process_takes_little_of_the_processor() -> None:

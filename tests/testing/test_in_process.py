@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import tempfile
 import threading
 import time
@@ -317,3 +318,25 @@ def test_messages_are_read_in_the_order_of_the_store(cluster: InProcessCluster) 
         read_messages(cluster.name_server, "read", 101, timeout_ms=50)
     with Admin(name_server=cluster.name_server) as admin:
         assert admin.list_groups() == groups
+
+
+def test_wait_until_consumed_waits_for_each_of_several_topics(cluster: InProcessCluster) -> None:
+    for topic in ("T_first_of_two", "T_last_of_two"):
+        cluster.create_topic(topic, queues=1)
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        producer.send(Message("T_first_of_two", b"x"))
+
+    with pytest.raises(ClusterFailed, match=r"topic=T_first_of_two.*: 0 of 1"):
+        cluster.wait_until_consumed("GID_two", "T_first_of_two", "T_last_of_two", timeout_ms=50)
+
+
+def test_clients_of_rocketmq_5_are_served_once_and_anew_after_a_restart() -> None:
+    pytest.importorskip("grpc")
+    running = InProcessCluster()
+    for _ in range(2):
+        with running:
+            endpoint = running.serve_grpc()
+            host, port = endpoint.split(":")
+
+            assert running.serve_grpc() == endpoint
+            socket.create_connection((host, int(port)), timeout=20).close()

@@ -83,6 +83,26 @@ def test_loaded():
     assert loaded == {"sparrowmq", "sparrowmq.testing", "sparrowmq.testing.pytest_plugin"}
 """
 
+NAMES = f"""
+import re
+
+NAMES = []
+
+class TestFirst:
+    def test_same(self, rmq_topic, rmq_group):
+        NAMES.extend((rmq_topic, rmq_group))
+
+class TestSecond:
+    def test_same(self, rmq_topic, rmq_group):
+        NAMES.extend((rmq_topic, rmq_group))
+
+def test_of_{"a_long_" * 30}name(rmq_topic, rmq_group):
+    NAMES.extend((rmq_topic, rmq_group))
+
+def test_each_has_its_own():
+    assert len({{*NAMES}}) == len(NAMES) == 6
+"""
+
 pytestmark = pytest.mark.slow
 
 
@@ -113,6 +133,10 @@ def test_clients_of_rocketmq_5_send_to_the_same_cluster(tmp_path: Path) -> None:
     support = shlex.quote(str(ROOT / "tests/support"))
     run = run_pytest(tmp_path, {"test_it.py": GRPC}, "-o", f"pythonpath={support}")
     assert "1 passed" in run
+
+
+def test_topics_and_groups_are_of_one_test_alone_whatever_its_name(tmp_path: Path) -> None:
+    assert "4 passed" in run_pytest(tmp_path, {"test_it.py": NAMES}, "-p", "no:randomly")
 
 
 def test_plug_in_loads_nothing_for_those_who_do_not_use_it(tmp_path: Path) -> None:

@@ -310,6 +310,7 @@ class Broker:
         state.holds.expire(now_ms)
         pop.show_due(state, now_ms=now_ms, timestamp_ms=timestamp_ms)
         outputs: list[Output] = state.pending.expire_flush(now_ms)
+        pop_log.give_back_late(state, now_ms=now_ms)
         outputs += state.relays.expire(now_ms)
         outputs += state.notify_due(now_ms)
         outputs += clients.serve_lock_waits(state, now_ms=now_ms)

@@ -273,6 +273,8 @@ def _failed(reply: Reply | Written, code: ResponseCode, remark: str | None = Non
     """Return a reply with the code of an error; one that is encoded already is decoded."""
     command = reply.command
     command.code = code
+    # The messages of a pop, which the next one gets.
+    command.body = None
     if remark is not None:
         command.remark = remark
     return Reply(reply.connection, command)

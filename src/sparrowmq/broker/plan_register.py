@@ -162,7 +162,6 @@ class PlanRegister:
             return fault or f"the plans of all groups may have {PLANNED_QUEUES_MAX} queues"
         notes.plan = structs.replace(offer, epoch=max(offer.epoch + 1, timestamp_ms))
         notes.taken_ms = notes.asked_ms = now_ms
-        notes.loads_given_ms = None
         notes.moved_ms = {q: at for q, at in notes.moved_ms.items() if now_ms - at <= REST_MS}
         notes.moved_ms |= dict.fromkeys(offer.moved, now_ms)
         self._groups[group] = notes

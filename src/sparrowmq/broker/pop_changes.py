@@ -95,6 +95,14 @@ def decode_pop_changes(body: bytes) -> list[PopChange]:
         ) from error
 
 
+class UnflushedPops(NamedTuple):
+    """The pops of a turn, whose answers wait until the log is flushed up to `position`."""
+
+    position: int
+    since_ms: int
+    pops: list[Popped]
+
+
 class Flight(NamedTuple):
     """A message in flight.
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparrowmq.broker.pending_replies import FLUSH_TIMEOUT_MS
 from sparrowmq.broker.pop_changes import (
     PopChange,
+    Popped,
     PopTable,
     QueueKey,
+    UnflushedPops,
     decode_pop_changes,
     encode_pop_changes,
 )
@@ -59,6 +62,9 @@ def log_changes(state: BrokerState, *, now_ms: int) -> list[Output]:
             return [*replies]
         position = result.end_position
         state.pop_log_offset = result.queue_offset + 1
+    popped = [each for each in changes if isinstance(each, Popped)]
+    if popped and state.config.is_sync:
+        state.unflushed_pops.append(UnflushedPops(position, now_ms, popped))
     for reply in replies:
         outputs += state.pending.add(
             reply, position=position, waits_for_flush=state.config.is_sync, now_ms=now_ms
@@ -79,7 +85,19 @@ def note_logged(state: BrokerState, *, is_written: bool, now_ms: int) -> None:
 def _note_failing(state: BrokerState, *, now_ms: int) -> None:
     """Refuse changes until the log takes those of the turn, whose pops are refused too."""
     state.is_pop_log_failing = True
-    state.pops.give_back(now_ms=now_ms)
+    state.pops.give_back(list(state.pops.peek_changes()), now_ms=now_ms)
+
+
+def give_back_late(state: BrokerState, *, now_ms: int) -> None:
+    """Make messages ready of pops whose flush is late: their answers are refusals by now.
+
+    They do not go out all the same: a power cut would take back an attempt that was delivered.
+    """
+    unflushed = state.unflushed_pops
+    while unflushed and unflushed[0].position <= state.store.flushed_position:
+        unflushed.popleft()
+    while unflushed and now_ms - unflushed[0].since_ms > FLUSH_TIMEOUT_MS:
+        state.pops.give_back(unflushed.popleft().pops, now_ms=now_ms)
 
 
 def note_moved(state: BrokerState) -> None:
@@ -106,11 +124,10 @@ def load(state: BrokerState, table: PopTable | None, *, now_ms: int, timestamp_m
     queues = state.store.queues
     end = queues.max_offset(POP_LOG_TOPIC, 0)
     table = table or PopTable()
-    begin = min(table.log_offset, end)
     state.pop_log_offset = end
     committed = state.pops.load(
         table,
-        _read_log(state, begin, end),
+        _read_log(state, table.log_offset, end),
         log_offset=end,
         now_ms=now_ms,
         timestamp_ms=timestamp_ms,

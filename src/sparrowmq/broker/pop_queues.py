@@ -297,9 +297,9 @@ class PopQueues:
         self._note_due(queue.key, [offset], pop_timestamp_ms, now_ms + invisible_ms)
         self._note(Changed(queue.key, offset, pop_timestamp_ms, invisible_ms, is_suspended))
 
-    def give_back(self, *, now_ms: int) -> None:
-        """Make messages ready whose pop the log does not have: its answer is a refusal."""
-        for change in list(self._changes):
+    def give_back(self, changes: Iterable[PopChange], *, now_ms: int) -> None:
+        """Make messages ready of pops that are answered with a refusal, as the same attempt."""
+        for change in changes:
             queue = self._queues.get(change.key)
             if queue is None or not isinstance(change, Popped):
                 continue

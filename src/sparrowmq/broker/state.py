@@ -7,6 +7,7 @@ Tests: test_broker.py.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,6 +22,7 @@ from sparrowmq.broker.delay_schedule import DelaySchedule
 from sparrowmq.broker.lock_waits import LockWaits
 from sparrowmq.broker.pending_replies import PendingReplies
 from sparrowmq.broker.plan_register import PlanRegister
+from sparrowmq.broker.pop_changes import UnflushedPops
 from sparrowmq.broker.pop_queues import PopQueues
 from sparrowmq.broker.pull_hold import PullHold
 from sparrowmq.broker.queue_lock_table import QueueLockTable
@@ -113,6 +115,8 @@ class BrokerState:
     pops: PopQueues = field(default_factory=PopQueues)
     # The answers to the pops, acknowledgements and changes of this turn.
     awaiting_pop_log: list[Reply] = field(default_factory=list)
+    # The pops whose answers wait for the flush of the pop log, oldest first.
+    unflushed_pops: deque[UnflushedPops] = field(default_factory=deque)
     # The end of the pop log, and whether its last append has failed.
     pop_log_offset: int = 0
     is_pop_log_failing: bool = False

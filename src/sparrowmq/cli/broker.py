@@ -106,11 +106,11 @@ def drain_broker(
       sparrowmq broker drain broker-a --undo --yes
     """
     at = cluster.run(brokers.find_broker(cluster.directory, name))
+    takes = cluster.run(brokers.takes_messages(cluster.directory, at))
     operation = brokers.set_write_permission(cluster.directory, at, is_writable=undo)
-    words = ("no", "yes") if undo else ("yes", "no")
     carry_out(
         cluster,
-        [{"broker": at.name, "address": at.address, "takes_messages": arrow(*words)}],
+        [{"broker": at.name, "address": at.address, "takes_messages": arrow(takes, undo)}],
         columns_of("broker", "address", "takes_messages"),
         is_confirmed=yes,
         apply=lambda: say(f"{cluster.run(operation):,} topics"),

@@ -14,6 +14,7 @@ import typer
 from sparrowmq.cli.connecting import CommandCluster
 from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.output import Json, OutputColumn, format_value, print_json, print_rows
+from sparrowmq.words import Phrase
 
 Yes = Annotated[
     bool,
@@ -54,6 +55,15 @@ def carry_out(
 
 
 def arrow(before: object, after: object) -> str:
-    """Write a change, or the value alone where nothing changes."""
-    old, new = format_value(before), format_value(after)
-    return new if old == new else f"{old} → {new}"
+    """Write a change, or the value alone where nothing changes.
+
+    A table translates the text; JSON is the same in every language.
+    """
+    old, new = _spell(before), _spell(after)
+    return new if old == new else Phrase("{old} → {new}", old=old, new=new)
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, bool):
+        return Phrase("yes") if value else Phrase("no")
+    return format_value(value)

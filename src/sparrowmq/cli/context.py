@@ -25,6 +25,7 @@ from sparrowmq.cli.contexts import (
 from sparrowmq.cli.exit_codes import reporting_errors, say
 from sparrowmq.cli.output import Json, OutputColumn, print_json, print_rows
 from sparrowmq.client.directory_setup import make_directory
+from sparrowmq.errors import ConfigError
 
 context = make_group("Name clusters, and choose the one that commands talk to.")
 
@@ -120,6 +121,8 @@ def set_context(
     """
     with reporting_errors():
         check_context_name(name)
+        if secret_key_env and secret_key_file:
+            raise ConfigError("give --secret-key-env or --secret-key-file, not both")
         found = read_contexts(contexts_path())
         given = {
             "name_server": nameserver,
@@ -128,8 +131,9 @@ def set_context(
             "tls_cert": _absolute(tls_cert),
             "tls_key": _absolute(tls_key),
             "access_key": access_key,
-            "secret_key_env": secret_key_env,
-            "secret_key_file": _absolute(secret_key_file),
+            # A new place of the secret takes the place of the old one.
+            "secret_key_env": "" if secret_key_file else secret_key_env,
+            "secret_key_file": "" if secret_key_env else _absolute(secret_key_file),
         }
         changed = structs.replace(
             found.contexts.get(name, Context()),

@@ -319,6 +319,8 @@ def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> 
 
     Refused while members are connected, because they would create the group again.
     """
+    # The members at a broker that does not answer would make the group again.
+    cluster.run(settings.find_group_settings(cluster.directory, name))
     snapshot = _look(cluster, name)
     members = _member_rows(snapshot)
     if members:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import sys
 from enum import StrEnum
 
@@ -22,7 +21,7 @@ from sparrowmq.model import MessageExt
 from sparrowmq.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from sparrowmq.model.plain_text import escape
 from sparrowmq.model.spelling import spell_queue
-from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
+from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning, json_parts
 
 _SHOWN_ELSEWHERE = {PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY}
 
@@ -46,8 +45,7 @@ def format_body(body: bytes, body_format: BodyFormat) -> str:
         return body.hex(" ")
     if body_format in (BodyFormat.AUTO, BodyFormat.JSON):
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(body)
-            return escape(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+            return escape("".join(json_parts(body)))
     try:
         return escape(body.decode())
     except UnicodeDecodeError:

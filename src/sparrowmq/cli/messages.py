@@ -9,7 +9,7 @@ import getpass
 import heapq
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -221,7 +221,7 @@ def tail_messages(
     key: str | None,
     *,
     follows: bool = False,
-) -> Iterator[MessageExt]:
+) -> Generator[MessageExt]:
     """Yield the stored messages as they are read, and with `follows` each new one.
 
     With `last`, yield only the last N stored messages, in the order of storing.

@@ -7,7 +7,8 @@ Tests: test_mqadmin_names.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 # Options by mqadmin's letter and name: whether a value follows. Each has one meaning everywhere.
@@ -108,6 +109,26 @@ class WrongOption(Exception):
     """An option that the command does not take; the text lists the options that it takes."""
 
 
+def _to_perm(text: str) -> str:
+    """Return a topic's permissions, which mqadmin numbers: 2, 4 or 6."""
+    return {"2": "w", "4": "r", "6": "rw"}.get(text, text)
+
+
+def _to_time(text: str) -> str:
+    """Return a time that mqadmin takes: `now`, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS."""
+    if text in ("now", "-1"):
+        return "latest"
+    # A small number would be an offset here; these milliseconds are of 1970.
+    if re.fullmatch("[0-9]{1,10}", text):
+        return "earliest"
+    found = re.fullmatch(r"([0-9-]{10})#([0-9:]{8}):([0-9]{3})", text)
+    return text if found is None else f"{found[1]}T{found[2]}.{found[3]}"
+
+
+# How values of mqadmin's are spelt here, by our options.
+_SPELLINGS: Mapping[str, Callable[[str], str]] = {"--perm": _to_perm, "--to": _to_time}
+
+
 def translate(arguments: Sequence[str]) -> list[str]:
     """Return our command line for one of mqadmin's.
 
@@ -148,7 +169,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
         if place is not None:
             values[place] = value
         elif (option := options[key]) is not None:
-            ours += [option, value]
+            ours += [option, _SPELLINGS.get(option, str)(value)]
     missing = [names[0] for at, names in enumerate(alias.arguments) if at not in values]
     if missing:
         raise WrongOption(f"{name} needs -{missing[0]}; it takes {_describe(alias)}")

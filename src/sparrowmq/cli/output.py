@@ -200,7 +200,7 @@ def format_value(value: object, key: str = "") -> str:
     if isinstance(value, float):
         return format_number(round(value, 1))
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={item}" for name, item in value.items())
+        return ", ".join(f"{n}={NOTHING if v is None else v}" for n, v in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)

@@ -31,6 +31,8 @@ from sparrowmq.words import count_of
 # Lines sent by one request. RocketMQ limits a batch to 4 MiB and to one queue.
 BATCH_COUNT = 256
 BATCH_BYTES = 1024 * 1024
+# The longest message and the end of its line, which may be two bytes.
+_LINE_BYTES_MAX = BODY_BYTES_MAX + 2
 
 
 @on_cluster
@@ -144,11 +146,13 @@ class _Line(NamedTuple):
 def _lines(stream: BinaryIO, file: Path | None) -> Iterator[_Line]:
     number = 0
     with _reading(file):
-        while line := stream.readline(BODY_BYTES_MAX + 1):
+        while line := stream.readline(_LINE_BYTES_MAX):
             number += 1
-            if len(line) > BODY_BYTES_MAX:
+            bare = line.rstrip(b"\r\n")
+            is_cut = len(line) == _LINE_BYTES_MAX and not line.endswith(b"\n")
+            if is_cut or len(bare) > BODY_BYTES_MAX:
                 raise UsageError(f"line {number} is longer than {BODY_BYTES_MAX:,} bytes")
-            if bare := line.rstrip(b"\r\n"):
+            if bare:
                 yield _Line(number, bare)
 
 

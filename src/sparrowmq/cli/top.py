@@ -195,13 +195,14 @@ class Poller(threading.Thread):
     def run(self) -> None:
         """Look until it is stopped."""
         while not self.stopped.is_set():
-            self.hurried.clear()
             try:
                 if not self.is_paused and (found := self._look(self.group)) is not None:
                     self._post(found)
             except SparrowError as error:
                 self._post(LookFailed(str(error)))
             self.hurried.wait(self._interval_ms / 1000)
+            # Before the look at `stopped`: a stop that comes in between is not forgotten.
+            self.hurried.clear()
 
     def _look(self, group: str | None) -> Message | None:
         if group is None:

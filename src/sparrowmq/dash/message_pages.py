@@ -6,7 +6,7 @@ Tests: test_cluster_pages.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
@@ -35,7 +35,7 @@ from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import check_group, check_topic, dlq_topic
 from sparrowmq.model.spelling import parse_queue, parse_time, spell_queue
 from sparrowmq.model.whole_number import read_whole_number
-from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning
+from sparrowmq.words.body import BODY_BYTES_MAX, decode_beginning, json_parts
 from sparrowmq.words.catalog import Words
 
 # The messages of one page.
@@ -51,7 +51,6 @@ _LINE_LENGTH = 120
 _HEX_WIDTH = 16
 # The characters of JSON on lines.
 _JSON_LENGTH_MAX = 4 * BODY_BYTES_MAX
-_JSON = json.JSONEncoder(ensure_ascii=False, indent=2)
 
 
 class Read(NamedTuple):
@@ -307,7 +306,7 @@ def _write_json(body: bytes) -> str | None:
     parts: list[str] = []
     size = 0
     try:
-        for part in _JSON.iterencode(json.loads(body)):
+        for part in _indent(json_parts(body)):
             parts.append(part)
             size += len(part)
             if size > _JSON_LENGTH_MAX:
@@ -315,6 +314,21 @@ def _write_json(body: bytes) -> str | None:
     except (ValueError, RecursionError):
         return None
     return "".join(parts)
+
+
+def _indent(parts: Iterable[str]) -> Iterator[str]:
+    """Break JSON into lines, one for each value, two blanks deeper in each object and list."""
+    depth, before = 0, ""
+    for part in parts:
+        if is_end := part in ("}", "]"):
+            depth -= 1
+        is_empty = is_end and before in ("{", "[")
+        if (is_end or before in ("{", "[", ",")) and not is_empty:
+            yield f"\n{'  ' * depth}"
+        yield ": " if part == ":" else part
+        if part in ("{", "["):
+            depth += 1
+        before = part
 
 
 def _dump(part: bytes) -> str:

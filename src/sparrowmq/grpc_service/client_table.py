@@ -82,6 +82,7 @@ class Client:
     """One client.
 
     Attributes:
+        caller: as it was in its last call: its account may have another key by now.
         consumers: its membership in a consumer group, by its last settings.
         published_topics: the topics of its last settings that it sends to.
         transaction_topics: the topics of its transactions, whose producer groups it is in.
@@ -152,8 +153,11 @@ class Clients:
         Raises: Rejected.
         """
         request.language, request.version = caller.language, MQ_VERSION_5
-        if caller.credentials is not None:
-            request = signed(request, caller.credentials)
+        # A message is renewed long after its receive: its account may have another key by now.
+        known = self.known(caller)
+        credentials = (caller if known is None else known.caller).credentials
+        if credentials is not None:
+            request = signed(request, credentials)
         try:
             connection = self._connect(caller)
             return await connection.ask(request, timeout_ms=timeout_ms, given_up=given_up)

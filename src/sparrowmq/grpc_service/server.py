@@ -196,7 +196,7 @@ class GrpcServer:
         caller = identify(dict(context.invocation_metadata()), context.peer(), self._access)
         # A call alone makes nobody a client: callers with ever new ids fill no table.
         if (client := self._clients.known(caller)) is not None:
-            client.seen_ms = self._now_ms()
+            client.caller, client.seen_ms = caller, self._now_ms()
         return caller
 
     async def _receive(self, requests: Any, context: Any) -> AsyncIterator[ReceiveMessageResponse]:

@@ -50,8 +50,13 @@ class LockRounds:
         """Add the renewals and questions that are due now."""
         if now_ms >= self._renewals_due_ms:
             self._collect_renewals(queues, now_ms, actions)
+        waits = _waits(queues)
+        if not waits and self._question_wait_ms > self._first_wait_ms:
+            # The members are asked about the next refused lock as soon as about the first.
+            self._question_wait_ms = self._first_wait_ms
+            self._question.hurry(now_ms)
         first_ms = now_ms - self._first_wait_ms
-        refused = tuple([queue for queue, since_ms in _waits(queues) if since_ms <= first_ms])
+        refused = tuple([queue for queue, since_ms in waits if since_ms <= first_ms])
         if refused and self._question.begin(now_ms):
             actions.append(AskMembers(refused))
 

@@ -33,6 +33,8 @@ from sparrowmq.membership.actions import (
     Action,
     AskMembers,
     AssignmentChanged,
+    CallOnAssign,
+    CallOnRevoke,
     Deliver,
     Fact,
     Heartbeat,
@@ -510,7 +512,7 @@ class GroupMember:
             queue,
             epoch=self._epoch,
             lease=lease if former is None else former.lease,
-            calls=QueueCallbacks(is_wanted=config.has_callbacks)
+            calls=QueueCallbacks(is_wanted=config.has_callbacks, epoch=self._epoch)
             if former is None
             else former.calls,
             now_ms=now_ms,
@@ -524,7 +526,7 @@ class GroupMember:
         """Release a queue; if the queue is wanted again, return it as a new `OwnedQueue`."""
         del self._queues[owned.queue]
         self._note_progress(owned)
-        if not self._is_leaving and owned.queue in self._wanted.get(owned.queue.topic, ()):
+        if owned.queue in self._wanted.get(owned.queue.topic, ()):
             return (self._give(owned.queue, now_ms),)
         return ()
 
@@ -806,6 +808,13 @@ class GroupMember:
             owned.quiet_until_ms = 0
             sends_back = not self._config.is_broadcasting
             owned.consumed_in_order(messages, outcome, sends_back=sends_back, now_ms=now_ms)
+
+    def callback_returned(self, call: CallOnAssign | CallOnRevoke) -> None:
+        """Note that a callback has returned; the queue may have begun anew meanwhile (`seek`)."""
+        owned = self._queues.get(call.queue)
+        if owned is not None:
+            owned.quiet_until_ms = 0
+            owned.calls.returned(call)
 
     def committed(self, queue: MessageQueue, epoch: int, *, offset: int, now_ms: int) -> None:
         """Note that the broker has the committed offset."""

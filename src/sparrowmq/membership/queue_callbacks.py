@@ -7,6 +7,8 @@ before another member begins. Tests: test_owned_queue.py.
 
 from __future__ import annotations
 
+from sparrowmq.membership.actions import CallOnAssign, CallOnRevoke
+
 # The longest wait for a callback.
 CALL_WAIT_MAX_MS = 10_000
 
@@ -16,12 +18,14 @@ class QueueCallbacks:
 
     Args:
         is_wanted: whether the user has set these callbacks.
+        epoch: when the member was given the queue; it may begin anew since, in later epochs.
     """
 
-    __slots__ = ("_assign_ms", "_is_assigned", "_is_revoked", "_revoke_ms", "is_wanted")
+    __slots__ = ("_assign_ms", "_is_assigned", "_is_revoked", "_revoke_ms", "epoch", "is_wanted")
 
-    def __init__(self, *, is_wanted: bool) -> None:
+    def __init__(self, *, is_wanted: bool, epoch: int = 0) -> None:
         self.is_wanted = is_wanted
+        self.epoch = epoch
         self._is_assigned = self._is_revoked = not is_wanted
         # When each call was asked for.
         self._assign_ms: int | None = None
@@ -55,9 +59,11 @@ class QueueCallbacks:
         ends = [asked_ms + CALL_WAIT_MAX_MS for asked_ms in asked if asked_ms is not None]
         return [end_ms for end_ms in ends if end_ms > now_ms]
 
-    def returned(self) -> None:
-        """Note that the call asked for last has returned."""
-        if self._revoke_ms is None:
+    def returned(self, call: CallOnAssign | CallOnRevoke) -> None:
+        """Note that a call has returned, unless the member had let go of the queue since."""
+        if call.epoch < self.epoch:
+            return
+        if isinstance(call, CallOnAssign):
             self._is_assigned = True
         else:
             self._is_revoked = True

@@ -31,6 +31,7 @@ from msgspec import Struct
 
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import MessageExt
+from sparrowmq.model.message import INFLATED_BYTES_MAX
 from sparrowmq.protocol.record import HEAD_SIZE, decode_message, decode_messages
 from sparrowmq.protocol.wire_names import Int32, Int64, prepare_types, wire_names
 
@@ -436,18 +437,26 @@ def decode_popped(body: bytes, *, broker_name: str) -> list[MessageExt]:
     messages: list[MessageExt] = []
     at = 0
     while at < len(body):
-        decoded = decode_messages(body, broker_name=broker_name, at=at)
-        messages += decoded.messages
-        at = decoded.end
-        if decoded.fault is not None:
-            at = _end_of_record(body, at)
+        part, at = decode_turn(body, at, broker_name=broker_name, room_bytes=INFLATED_BYTES_MAX)
+        messages += part
     return messages
 
 
-def decode_stored(body: bytes, *, broker_name: str) -> Iterator[MessageExt]:
-    """Yield the messages of an answer as `decode_popped`, for `inflate_message`."""
+def decode_turn(
+    body: bytes, at: int, *, broker_name: str, room_bytes: int
+) -> tuple[list[MessageExt], int]:
+    """Read messages of an answer as `decode_popped`, as many as one turn of `decode_messages` has.
+
+    Returns: the messages, and the place of the next turn; `at` if there is no room for a message.
+    """
+    decoded = decode_messages(body, broker_name=broker_name, at=at, room_bytes=room_bytes)
+    is_sound = decoded.fault is None
+    return decoded.messages, decoded.end if is_sound else _end_of_record(body, decoded.end)
+
+
+def decode_stored(body: bytes, at: int = 0, *, broker_name: str) -> Iterator[MessageExt]:
+    """Yield the messages of an answer from `at` on as `decode_popped`, for `inflate_message`."""
     hosts: dict[bytes, str] = {}
-    at = 0
     while at < len(body):
         with suppress(RemoteProtocolError):
             yield decode_message(body, at, broker_name=broker_name, hosts=hosts)

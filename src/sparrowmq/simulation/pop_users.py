@@ -252,4 +252,4 @@ class PopUsers:
         if reply.code != ResponseCode.SUCCESS:
             yield from sleep(100)
             return []
-        return read_popped(source, reply, broker_name=broker_name, address=address)
+        return (yield from read_popped(source, reply, broker_name=broker_name, address=address))

@@ -11,6 +11,7 @@ the group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -92,17 +93,21 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stored_by_ms = decode_offsets(start), decode_stored_by(start)
         bounds = self._watch.look(begin).bounds
         is_limited = not isinstance(limit, ReadAllAvailable)
-        bytes_max = self._options.max_bytes_per_trigger if is_limited else None
-        answer = choose_end(
+        choose = partial(
+            choose_end,
             begin,
             bounds,
             frozen=self._frozen,
             rows_max=self._options.max_offsets_per_trigger if is_limited else None,
             rows_min=self._rows_min(limit),
-            bytes_max=bytes_max,
-            row_sizes={} if bytes_max is None else self._watch.sample_sizes(begin, bounds),
             refilled=self._watch.find_refilled(begin, stored_by_ms),
         )
+        answer = choose()
+        bytes_max = self._options.max_bytes_per_trigger if is_limited else None
+        # Spark asks every 10 ms, and a batch may wait for rows: only for a batch are sizes read.
+        if bytes_max is not None and answer.offsets != begin:
+            sizes = self._watch.sample_sizes(begin, bounds)
+            answer = choose(bytes_max=bytes_max, row_sizes=sizes)
         fresh = [loss for loss in answer.losses if loss not in self._losses]
         report_losses(fresh, fail=self._options.fail_on_data_loss)
         self._losses = answer.losses
@@ -125,8 +130,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
         """Divide a micro-batch into partitions. An earlier run of the query may have planned it."""
-        ranges = ranges_between(decode_offsets(start), decode_offsets(end))
-        found = self._watch.found or self._watch.look({each.queue: each.start for each in ranges})
+        finish = decode_offsets(end)
+        ranges = ranges_between(decode_offsets(start), finish)
+        found = self._watch.found
+        if found is None:
+            found = self._watch.look({each.queue: each.start for each in ranges})
+            if self._options.fail_on_data_loss:
+                refilled = self._watch.find_refilled(finish, decode_stored_by(end))
+                report_losses(refilled, fail=True)
         return make_partitions(self._options, ranges, found.queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -25,10 +25,11 @@ from dataclasses import dataclass
 
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ConsumeQueue
+from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.message_index import MessageIndex
-from sparrowmq.store.queue_reader import read_store_timestamp
+from sparrowmq.store.record_check import RecordChecker
 from sparrowmq.store.recovery import QueueKey
-from sparrowmq.store.storage import Storage, parent_directory
+from sparrowmq.store.storage import Storage, is_lost, parent_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +63,16 @@ class Expiry:
         storage: the store's storage.
         log: the store's log.
         index: the store's index.
+        checker: checks the records by whose times files expire.
     """
 
-    def __init__(self, storage: Storage, log: CommitLog, index: MessageIndex) -> None:
+    def __init__(
+        self, storage: Storage, log: CommitLog, index: MessageIndex, checker: RecordChecker
+    ) -> None:
         self._storage = storage
         self._log = log
         self._index = index
+        self._checker = checker
         self._unswept: list[QueueKey] = []
 
     def take(
@@ -84,18 +89,27 @@ class Expiry:
 
         Raises: OSError if the disk fails.
         """
-        files = self._log.files
-        count = 0
-        for next_base in files.bases[1 : files_max + 1]:
+        files, scan = self._log.files, LogScan(self._log.files, self._checker)
+        count, loss = 0, None
+        for at, next_base in enumerate(files.bases[1 : files_max + 1], 1):
             if next_base > limit:
                 break
             if before_timestamp_ms is not None:
-                # Messages are stored in the order of time: the first message of the next file is
-                # younger than all messages of this one.
-                next_timestamp_ms = read_store_timestamp(self._log, next_base)
-                if not next_timestamp_ms or next_timestamp_ms >= before_timestamp_ms:
+                # Messages are stored in the order of time: the first message of a file is younger
+                # than all messages of the files before it. A damaged one says nothing.
+                try:
+                    first = scan.record_at(next_base)
+                except OSError as error:
+                    if not is_lost(error):
+                        raise
+                    first, loss = None, error
+                if first is None:
+                    continue
+                if first.store_timestamp_ms >= before_timestamp_ms:
                     break
-            count += 1
+            count = at
+        if loss is not None and count == 0:
+            raise loss
         paths = [files.pop_first() for _ in range(count)]
         paths += self._index.take_before(files.begin)
         if not paths:

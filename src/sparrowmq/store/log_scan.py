@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparrowmq.protocol.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
+from sparrowmq.protocol.record import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    head_layout,
+)
 from sparrowmq.store.file_series import FileSeries
 from sparrowmq.store.record_check import BLANK_SIZE, RECORD_SIZE_MIN, CheckedRecord, RecordChecker
 
@@ -17,13 +23,30 @@ _RECORD_SIZE_MAX = 256 << 20
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 _MAGIC_PREFIX = MAGIC_V1.to_bytes(4, "big")[:3]
 _MAGIC_AT = 4
+_POSITION = head_layout("position")
+
+
+def find_head(chunk: bytes, position: int) -> int:
+    """Return where the next record may begin after the first byte of a piece of the log.
+
+    Args:
+        position: the piece's position in the log, which a record's head names.
+
+    Returns: the place of a head, or the first place whose head is not in the piece as a whole.
+    """
+    last_at = len(chunk) - _POSITION.size
+    at = chunk.find(_MAGIC_PREFIX, 1 + _MAGIC_AT) - _MAGIC_AT
+    while 0 < at <= last_at:
+        if _POSITION.unpack_from(chunk, at) == (position + at,):
+            return at
+        at = chunk.find(_MAGIC_PREFIX, at + 1 + _MAGIC_AT) - _MAGIC_AT
+    return last_at + 1 if last_at >= 0 else len(chunk)
 
 
 class LogScan:
     """A walk over the records of a log.
 
-    After `run` is exhausted, `position` is the first position that belongs to no valid record, and
-    `is_file_end` is True if the last file ends there.
+    After `run` is exhausted, `position` is the first position that belongs to no valid record.
     """
 
     __slots__ = ("_checker", "_files", "position")

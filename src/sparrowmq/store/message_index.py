@@ -23,6 +23,7 @@ Source: IndexService.java, DefaultMessageStore.queryMessage, 4.9.
 
 from __future__ import annotations
 
+import errno
 from array import array
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,7 @@ from sparrowmq.protocol.record import (
     BORN_HOST_AT,
     BORN_HOST_V6,
     HEAD_SIZE,
+    MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     SIZE_AND_MAGIC,
@@ -44,7 +46,7 @@ from sparrowmq.protocol.record import (
 )
 from sparrowmq.store.checkpoint import IndexMark
 from sparrowmq.store.config import StoreConfig
-from sparrowmq.store.file_series import FileSeries
+from sparrowmq.store.file_series import PAGE_BYTES, FileSeries
 from sparrowmq.store.index_file import (
     HEADER_SIZE,
     IndexFile,
@@ -57,13 +59,22 @@ from sparrowmq.store.index_file import (
     slot_hash,
 )
 from sparrowmq.store.key_hash import KEY_BYTES_MAX, POWERS, hash_keys, hash_text
-from sparrowmq.store.storage import Storage, StorageFile, is_lost, is_shortage
+from sparrowmq.store.log_scan import find_head
+from sparrowmq.store.storage import (
+    Storage,
+    StorageFile,
+    is_lost,
+    is_shortage,
+    passing_over_losses,
+)
 
 INDEX_DIRECTORY = "index"
 # How much of the log may wait before sends index it themselves: below a second's work.
 LAG_BYTES_MAX = 32 << 20
 # How much of the log one step indexes: some milliseconds' work.
 _CHUNK_BYTES = 256 << 10
+# How many pages behind a lost one are looked at for the log's next readable one.
+_PAGES_LOST_MAX = 16
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 _NAME_DIGITS = 17
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -279,8 +290,9 @@ class MessageIndex:
     def build(self, limit: int, bytes_max: int) -> None:
         """Index at least `bytes_max` more of the log, or all of it up to `limit`.
 
-        On a full disk nothing is indexed; the next call tries again. A file of the index whose
-        content the disk has lost is built again at the next start.
+        A record that is damaged, or that the disk has lost, keeps none behind it from the index. On
+        a full disk, or one that does not answer, nothing is indexed; the next call tries again. A
+        file of the index whose content the disk has lost is built again at the next start.
         """
         end = min(limit, self.built_position + bytes_max)
         while self.built_position < end and self.failure is None:
@@ -296,15 +308,25 @@ class MessageIndex:
             self.built_position = limit
             return
         file_end = base + self._log_files.file_size
-        chunk = self._log_files.read(position, min(_CHUNK_BYTES, min(limit, file_end) - position))
+        end = min(file_end, limit)
+        chunk = self._read_piece(position, end)
+        if chunk is None:
+            self.built_position = self._find_readable(position, limit)
+            return
         at, found = self._collect(chunk, position)
+        size, magic = _size_and_magic(chunk)
+        if at == 0 and magic in (MAGIC_V1, MAGIC_V2) and len(chunk) < size <= file_end - position:
+            whole = self._read_log(position, size)
+            if whole is None:
+                self._find_readable(position + len(chunk), limit)
+            else:
+                at, found = self._collect(whole, position)
+        if at == 0 and magic == MAGIC_BLANK and size == file_end - position:
+            self.built_position = end
+            return
         if at == 0:
-            size, magic = _size_and_magic(chunk)
-            if magic in (MAGIC_V1, MAGIC_V2) and len(chunk) < size <= file_end - position:
-                at, found = self._collect(self._log_files.read(position, size), position)
-        if at == 0:
-            # A BLANK, or bytes that were never a record: go on with the next file.
-            self.built_position = min(file_end, limit)
+            # A damaged record, which keeps none of the later ones from the index.
+            self.built_position = position + find_head(chunk, position)
             return
         try:
             self._add(found)
@@ -313,6 +335,34 @@ class MessageIndex:
                 self.failure = error
             raise
         self.built_position = position + at
+
+    def _read_piece(self, position: int, end: int) -> bytes | None:
+        """Return the log from a position on, at most a page if the disk has lost the rest.
+
+        Returns: None if the disk has lost the bytes at the position too.
+        """
+        page_end = position - position % PAGE_BYTES + PAGE_BYTES
+        chunk = self._read_log(position, min(_CHUNK_BYTES, end - position))
+        return self._read_log(position, min(page_end, end) - position) if chunk is None else chunk
+
+    def _read_log(self, position: int, size: int) -> bytes | None:
+        """Return bytes of the log, None if the disk has lost some of them."""
+        with passing_over_losses():
+            return self._log_files.read(position, size)
+        return None
+
+    def _find_readable(self, position: int, limit: int) -> int:
+        """Return where the log can be read again behind a lost position.
+
+        Raises: OSError if it cannot be, as on a disk that does not answer for a while: nothing is
+            passed over then.
+        """
+        page = position - position % PAGE_BYTES
+        for at in range(page + PAGE_BYTES, limit, PAGE_BYTES)[:_PAGES_LOST_MAX]:
+            with passing_over_losses():
+                self._log_files.read(at, 1)
+                return at
+        raise OSError(errno.EIO, "the disk does not answer")
 
     def _collect(self, chunk: bytes, position: int) -> tuple[int, _Found]:
         """Return the end of the last whole record in a chunk of the log, and the keys before it."""

@@ -121,7 +121,7 @@ class MessageStore:
         self._log = CommitLog(storage, config)
         self.queues = QueueTable(storage, config, self._log)
         self._index = MessageIndex(storage, config, self._log.files)
-        self._expiry = Expiry(storage, self._log, self._index)
+        self._expiry = Expiry(storage, self._log, self._index, self._checker)
         # Messages that were appended but are not in a consume queue yet, in the log's order.
         self._pending: deque[Dispatched] = deque()
         # The work that was returned and is not done; it may be returned again.

@@ -186,7 +186,7 @@ class Retention:
         config, hours = self.config, self.retention_hours
         if hours == 0:
             return None
-        is_asked, self._is_asked = self._is_asked, False
+        is_asked = self._is_asked
         hour = datetime.fromtimestamp(timestamp_ms / 1000).hour
         work = None
         if (
@@ -194,11 +194,16 @@ class Retention:
             or percent > config.disk_expire_percent
             or hour in parse_hours(config.delete_when)
         ):
-            work = self._store.expire(
-                before_timestamp_ms=timestamp_ms - hours * HOUR_MS,
-                files_max=FILES_MAX,
-                reason=f"they are older than {hours} h",
-            )
+            try:
+                work = self._store.expire(
+                    before_timestamp_ms=timestamp_ms - hours * HOUR_MS,
+                    files_max=FILES_MAX,
+                    reason=f"they are older than {hours} h",
+                )
+            except OSError:
+                # Above the second limit the oldest file goes also if its age cannot be read.
+                if percent <= config.disk_force_percent:
+                    raise
             # More files may have expired than one check removes.
             self._is_asked = is_asked and (work is not None or self._store.expiry_waits)
         if work is None and percent > config.disk_force_percent:

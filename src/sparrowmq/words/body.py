@@ -5,8 +5,14 @@ Tests: dash/test_cluster_pages.py, cli/test_messages.py.
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+
 # The most bytes of a body that are shown; a byte may make some ten characters.
 BODY_BYTES_MAX = 65_536
+# A text, a sign, or a number or word of JSON.
+_JSON_PART = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^ \t\n\r{}\[\],:"]+')
 
 
 def decode_beginning(body: bytes, bytes_max: int = BODY_BYTES_MAX) -> tuple[str | None, bool]:
@@ -22,3 +28,16 @@ def decode_beginning(body: bytes, bytes_max: int = BODY_BYTES_MAX) -> tuple[str 
         if is_whole or error.reason != "unexpected end of data":
             return None, is_whole
         return part[: error.start].decode(), is_whole
+
+
+def json_parts(body: bytes) -> Iterator[str]:
+    """Yield the parts of a body of JSON, without blanks and escapes that JSON does not need.
+
+    Numbers stay as they were sent, whatever their digits, and so do names that come twice.
+
+    Raises: ValueError if the body is not JSON; RecursionError if it nests too deep.
+    """
+    json.loads(body)
+    for found in _JSON_PART.finditer(body.decode(json.detect_encoding(body), "surrogatepass")):
+        part = found[0]
+        yield json.dumps(json.loads(part), ensure_ascii=False) if part[0] == '"' else part

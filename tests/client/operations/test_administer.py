@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from play import Handler, Play
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations import administer, dead_letters, groups
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
-    PERM_WRITE,
     BrokerData,
     ClusterInfo,
     QueueData,
@@ -133,13 +134,22 @@ def test_broker_without_an_address_has_no_message_of_a_key(play: Callable[[Handl
     assert [address for address, _ in run.requests] == ["ns:1", "a:1", "b:1"]
 
 
+@pytest.mark.parametrize("home", ["a", "b"])
 def test_dead_letter_that_is_sent_again_has_all_its_attempts(
-    play: Callable[[Handler], Play],
+    play: Callable[[Handler], Play], home: str
 ) -> None:
-    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
         match request.code:
-            case RequestCode.GET_BROKER_CLUSTER_INFO | RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                return answer_for_a(request, queue_count=1, perm=PERM_WRITE)
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                table = {broker.broker_name: broker for broker in BROKERS}
+                return response_to(request, body=encode_body(ClusterInfo(broker_addr_table=table)))
+            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                queues = [
+                    QueueData(broker_name=name, read_queue_nums=1, write_queue_nums=1, perm=6)
+                    for name in "ab"
+                ]
+                route = TopicRouteData(broker_datas=BROKERS, queue_datas=queues)
+                return response_to(request, body=encode_body(route))
             case RequestCode.GET_MAX_OFFSET:
                 return response_to(request, ext_fields={"offset": "1"})
             case RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
@@ -148,9 +158,15 @@ def test_dead_letter_that_is_sent_again_has_all_its_attempts(
                 return response_to(request)
 
     run = play(answer)
-    letter = MessageExt("%DLQ%G", b"x", {"RETRY_TOPIC": "T"}, "a", 0, 0, 0, reconsume_times=16)
+    letter = MessageExt("%DLQ%G", b"x", {"RETRY_TOPIC": "T"}, home, 0, 0, 0, reconsume_times=16)
     run(dead_letters.resend_dead_letter(make_directory("ns:1"), "G", letter))
 
-    (sent,) = [each for _, each in run.requests if each.code == RequestCode.SEND_MESSAGE_V2]
+    ((address, sent),) = [
+        (address, request)
+        for address, request in run.requests
+        if request.code == RequestCode.SEND_MESSAGE_V2
+    ]
     header = decode_header(SendMessageRequestHeaderV2, sent.ext_fields)
     assert (header.reconsume_times, header.max_reconsume_times) == (1, 16)
+    # That broker notes which letter was sent again.
+    assert address == f"{home}:1"

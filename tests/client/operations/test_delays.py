@@ -145,6 +145,25 @@ def test_queue_that_is_given_asks_of_its_broker_alone(play: Callable[[Handler], 
     assert servers.properties() == {"TIMER_DELAY_MS": "172800000"}
 
 
+def test_broker_that_hears_nothing_leaves_half_of_the_time_to_the_send(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers(a=NEW)
+    driver = play(servers)
+
+    def keep_silent(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.HEART_BEAT:
+            driver.now_ms += driver.waits_ms[-1]
+            raise InvokeTimeout("no answer", address=address)
+        return servers(address, request)
+
+    driver.handler = keep_silent
+    driver(send(make_publisher(send_timeout_ms=3_000), delayed(seconds=44)))
+
+    assert servers.properties() == {"DELAY": "5"}
+    assert driver.waits_ms[-1] == 1_500
+
+
 def test_a_broker_that_is_away_may_be_an_older_one(play: Callable[[Handler], Play]) -> None:
     class Returning(Servers):
         def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:

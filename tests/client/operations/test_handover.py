@@ -219,6 +219,45 @@ def test_lock_and_start_of_an_owner_that_left_are_asked_for_at_once(
     assert (events[-1][1]["offset"], not events[-1][1]["lock_sent_ms"]) == (MAX_OFFSET, is_locked)
 
 
+def test_added_queue_begins_at_its_end_where_the_user_wants_it_as_in_rocketmq(
+    subscriber: Subscriber, play: Any
+) -> None:
+    subscriber.config = replace(subscriber.config, added_queues_from_first=False)
+
+    play(broker())(acquire(subscriber, Acquire(ADDED, 1, wants_lock=True)))
+
+    ((_, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert told["offset"] == MAX_OFFSET
+
+
+def test_queue_that_comes_back_begins_at_the_commit_where_the_user_commits_by_hand(
+    subscriber: Subscriber, play: Any
+) -> None:
+    subscriber.config = replace(subscriber.config, auto_commit=False)
+
+    played = play(with_offset(4))
+    played(acquire(subscriber, Acquire(OLD, 1, wants_lock=True, newest=NEWEST)))
+
+    ((_, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert (told["offset"], told["has_newest"]) == (4, False)
+    # Whether the broker has the messages behind it makes no difference.
+    assert RequestCode.PULL_MESSAGE not in [request.code for _, request in played.requests]
+
+
+@pytest.mark.parametrize(
+    ("auto_commit", "offset", "found"), [(True, 4, 4), (False, 4, None), (False, 10, 10)]
+)
+def test_offset_behind_what_was_finished_is_no_reset_where_the_user_commits_by_hand(
+    subscriber: Subscriber, play: Any, auto_commit: bool, offset: int, found: int | None
+) -> None:
+    subscriber.config = replace(subscriber.config, auto_commit=auto_commit)
+
+    play(with_offset(offset))(regain(subscriber, Regain(OLD, 1, wants_lock=False, newest=None)))
+
+    ((_, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert told["found"] == found
+
+
 def member_info(*queues: MessageQueue) -> bytes:
     return encode_body(ConsumerRunningInfo(mq_table=dict.fromkeys(queues, ProcessQueueInfo())))
 
@@ -247,6 +286,20 @@ def test_other_members_tell_what_they_have_in_hand(subscriber: Subscriber, play:
     in_hand = ask(subscriber, play, {"c1": member_info(ADDED), "c2": member_info()})
 
     assert frozenset([ADDED]) == in_hand
+
+
+def test_members_of_all_topics_are_asked(subscriber: Subscriber, play: Any) -> None:
+    history, elsewhere = subscriber.member.history, MessageQueue("U", "b", 0)
+    history.note("U", [elsewhere], cid_all=["me", "c1"], now_ms=LATE_MS)
+    asked: set[str] = set()
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        asked.add((request.ext_fields or {})["clientId"])
+        return response_to(request, body=member_info())
+
+    play(answer)(ask_members(subscriber, AskMembers((OLD, elsewhere))))
+
+    assert asked == {"other", "c1"}
 
 
 def test_queue_may_be_in_hand_of_a_member_that_is_not_connected_now(

@@ -15,8 +15,10 @@ from sparrowmq.client.operations.member_loop import _heartbeat
 from sparrowmq.client.operations.rebalance import find_shares
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.subscriber import RebalanceCallbacks, Subscriber
+from sparrowmq.errors import ConnectFailed
 from sparrowmq.membership.actions import Heartbeat
 from sparrowmq.membership.listed_ids import REGISTERED_MS
+from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import OwnersListBody, encode_body
 from sparrowmq.protocol.codes import RequestCode
@@ -32,6 +34,7 @@ class Brokers:
     def __init__(self, play: Callable[[Handler], Play], strategy: Any) -> None:
         self.lists = {"a:1": ALL, "b:1": ALL}
         self.owners: dict[str, list[MessageQueue]] = {}
+        self.silent: set[str] = set()
         self.play = play(self._answer)
         self.member = Subscriber(
             config=ConsumerConfig(group="G", client_id="c0", strategy=strategy),
@@ -45,6 +48,8 @@ class Brokers:
         self.heartbeat("b:1")
 
     def _answer(self, address: str, request: RemotingCommand) -> RemotingCommand:
+        if address in self.silent:
+            raise ConnectFailed("away", address=address)
         if request.code == RequestCode.HEART_BEAT:
             return response_to(request)
         body = OwnersListBody(consumer_id_list=self.lists[address], sparrowmq_owners=self.owners)
@@ -65,11 +70,15 @@ class Brokers:
         assert self.member.member.heartbeat.join(self.play.now_ms)
         self.play(_heartbeat(self.member, Heartbeat()))
 
-    def rebalance(self) -> tuple[str, ...]:
-        """Rebalance; return the members that divided the queues."""
+    def share(self) -> TopicShare:
+        """Rebalance; return the share of the topic."""
         shares = self.play(find_shares(self.member))
         self.member.member.rebalanced(shares, self.play.now_ms)
-        return next(share.cid_all for share in shares if share.topic == "T")
+        return next(share for share in shares if share.topic == "T")
+
+    def rebalance(self) -> tuple[str, ...]:
+        """Rebalance; return the members that divided the queues."""
+        return self.share().cid_all
 
 
 @pytest.mark.parametrize("strategy", ["AVG", "MINIMAL_MOVE"])
@@ -94,6 +103,61 @@ def test_a_new_member_counts_the_members_of_all_brokers(play: Callable[[Handler]
     brokers.heartbeat("a:1", "b:1")
 
     assert brokers.rebalance() == ("c0", "c2")
+
+
+@pytest.mark.parametrize("strategy", ["AVG", "MINIMAL_MOVE"])
+def test_id_that_a_broker_lists_twice_is_listed_twice(
+    play: Callable[[Handler], Play], strategy: Any
+) -> None:
+    brokers = Brokers(play, strategy)
+    brokers.lists["b:1"] = ["c0", "c1", "c1"]
+
+    assert brokers.rebalance() == ("c0", "c1", "c1")
+
+
+def test_queues_of_a_silent_broker_stay_with_their_owner_while_others_are_divided(
+    play: Callable[[Handler], Play],
+) -> None:
+    brokers = Brokers(play, "MINIMAL_MOVE")
+    brokers.heartbeat("a:1", "b:1")
+    queues = {name: [MessageQueue("T", name, n) for n in range(3)] for name in "ab"}
+    brokers.lists = {"a:1": ["c0", "c1"], "b:1": ["c0", "c1"]}
+    brokers.owners = {"c0": queues["a"], "c1": queues["b"]}
+    brokers.rebalance()
+    before = brokers.member.member.assigned
+    brokers.silent = {"a:1"}
+    brokers.lists["b:1"] = ["c0"]
+
+    later = []
+    for _ in range(3):
+        brokers.rebalance()
+        later.append(brokers.member.member.assigned)
+
+    assert before == tuple(queues["a"])
+    assert later == [before, before, (*queues["a"], *queues["b"])]
+
+
+@pytest.mark.parametrize(
+    ("owners", "is_settled"),
+    [
+        ({"c0": [0, 1], "c1": [2]}, True),
+        ({"c0": [0, 1], "gone": [2]}, False),
+        ({"c0": [0, 1]}, False),
+        ({"c1": [0, 1, 2]}, False),
+    ],
+    ids=["all where they belong", "one who has left", "nobody", "another member"],
+)
+def test_share_is_settled_once_each_queue_is_held_by_the_member_that_it_falls_to(
+    play: Callable[[Handler], Play], owners: dict[str, list[int]], is_settled: bool
+) -> None:
+    brokers = Brokers(play, "MINIMAL_MOVE")
+    brokers.lists["b:1"] = ["c0", "c1"]
+    brokers.owners = {
+        cid: [MessageQueue("T", "b", number) for number in numbers]
+        for cid, numbers in owners.items()
+    }
+
+    assert brokers.share().is_settled is is_settled
 
 
 @pytest.mark.parametrize("queue_id", range(3))

@@ -111,11 +111,14 @@ def test_answer_that_cannot_be_right_is_refused(
         play(answer)(pull("a:1", make_pull_header("G", QUEUE, offset=5, count_max=32)))
 
 
-def test_queue_may_grow_while_its_broker_answers(play: Callable[[Handler], Play]) -> None:
+@pytest.mark.parametrize(("count_max", "following"), [(32, 805), (1_000, 1_005)])
+def test_queue_may_grow_while_its_broker_answers(
+    play: Callable[[Handler], Play], count_max: int, following: int
+) -> None:
     """RocketMQ's brokers read the end of the queue before they look at its entries."""
-    header = make_pull_header("G", QUEUE, offset=5, count_max=32)
+    header = make_pull_header("G", QUEUE, offset=5, count_max=count_max)
 
-    assert play(answering(20, next_offset=805))(pull("a:1", header)).next_offset == 805
+    assert play(answering(20, next_offset=following))(pull("a:1", header)).next_offset == following
 
 
 GOOD = [record("T", 3, offset) for offset in (5, 6, 8)]

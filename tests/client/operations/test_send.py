@@ -246,6 +246,16 @@ def test_an_attempt_waits_for_what_is_left_of_the_timeout(
     assert waits_ms == [3_000, 1_000]
 
 
+def test_pause_between_attempts_ends_with_the_timeout(play: Callable[[Handler], Play]) -> None:
+    servers = Servers("a")
+    servers.failures["a:1"] = [refused("a:1")] * 9
+    driver = play(servers)
+    with pytest.raises(SendFailed):
+        driver(send(make_publisher(send_timeout_ms=250, retry_times=5), Message("T", b"x")))
+
+    assert driver.slept_ms == [100, 150]
+
+
 def test_refusal_for_good_is_not_repeated(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a", "b")
     servers.failures = {"a:1": [13], "b:1": [13]}
@@ -617,6 +627,22 @@ def test_brokers_hear_of_the_producer_and_of_its_end(play: Callable[[Handler], P
     assert codes[-1] == RequestCode.UNREGISTER_CLIENT
 
 
+def test_producer_that_goes_on_sending_stays_known_to_brokers(
+    play: Callable[[Handler], Play],
+) -> None:
+    driver, publisher = play(Servers("a")), make_publisher()
+    driver(send(publisher, Message("T", b"x")))
+    driver.now_ms += publisher.config.times.heartbeat_ms
+    driver(fetch_publish_queues(publisher, "T"))
+
+    # The way around the operation has no heartbeat.
+    now_ms = driver.now_ms
+    assert prepare(publisher, Message("T", b"x"), None, timestamp_ms=1, now_ms=now_ms) is None
+    driver(send(publisher, Message("T", b"x")))
+    codes = [request.code for _, request in driver.requests]
+    assert codes.count(RequestCode.HEART_BEAT) == 2
+
+
 def test_answer_without_its_fields_is_a_protocol_error(play: Callable[[Handler], Play]) -> None:
     servers = Servers("a")
 
@@ -647,8 +673,22 @@ def test_answer_that_cannot_be_right_is_a_protocol_error(
         answer = servers(address, request)
         return altered(answer, **fields) if request.code in SENDS else answer
 
-    with pytest.raises(RemoteProtocolError, match=f"{what}.*is not known"):
+    with pytest.raises(RemoteProtocolError, match=f"{what}.*is not known") as caught:
         play(lie)(send(make_publisher(), Message("T", b"x")))
+    assert caught.value.outcome_unknown
+
+
+def test_message_to_a_retry_topic_stands_in_the_queue_that_the_answer_names(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a")
+    servers.topics["%RETRY%G"] = ("a",)
+    # As of a dead letter, whose topic has one queue.
+    servers.more = {"queueId": "0"}
+
+    result = play(servers)(send(make_publisher(), Message("%RETRY%G", b"x")))
+
+    assert result.queue == MessageQueue("%RETRY%G", "a", 0)
 
 
 def test_message_to_a_queue_of_another_topic_is_refused(play: Callable[[Handler], Play]) -> None:

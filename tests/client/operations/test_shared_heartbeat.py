@@ -10,9 +10,11 @@ import pytest
 
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
+from sparrowmq.client.operations.heartbeats import heartbeat_all
 from sparrowmq.client.operations.member_loop import _heartbeat, _leave
 from sparrowmq.client.route_cache import TopicRoute
 from sparrowmq.client.subscriber import RebalanceCallbacks, SilentBrokers, Subscriber
+from sparrowmq.coordination.member_marker import EXPIRY_FIELD
 from sparrowmq.errors import ConnectFailed
 from sparrowmq.membership.actions import Heartbeat, Leave
 from sparrowmq.protocol.bodies import HeartbeatData, decode_body
@@ -202,3 +204,16 @@ def test_one_of_many_members_asks_a_silent_broker_again_for_all(broker: Any) -> 
     broker.handler = lambda address, request: response_to(request)
     assert beat_all(2) >= 20
     assert all(member.answered == {"a:10911"} for member in members)
+
+
+def test_shortest_time_after_which_a_broker_forgets_members_counts_unless_it_is_absurd(
+    play: Callable[..., Any],
+) -> None:
+    times = {"a:1": "30000", "b:1": "15000", "c:1": "10"}
+    played = play(
+        lambda address, request: response_to(request, ext_fields={EXPIRY_FIELD: times[address]})
+    )
+
+    found = played(heartbeat_all(sorted(times), HeartbeatData(client_id="10.0.0.1@same")))
+
+    assert found.expiry_ms == 15_000

@@ -39,6 +39,7 @@ from sparrowmq.errors import (
     TopicRouteNotFound,
     UnreadableMessage,
     UsageError,
+    did_you_mean,
 )
 from sparrowmq.membership.process_queue import MIB
 from sparrowmq.model import MessageExt, MessageQueue
@@ -81,9 +82,14 @@ def show_route(directory: Directory, topic: str) -> Operation[TopicRoute]:
 def master_addresses(directory: Directory, *, cluster: str | None = None) -> Operation[list[str]]:
     """Return the addresses of all masters, or of the masters of one cluster.
 
-    Raises: RouteError if there is no master; ConnectFailed if no name server answers; BrokerError.
+    Raises: UsageError for an unknown cluster; RouteError if there is no master; ConnectFailed if no
+    name server answers; BrokerError.
     """
     info = yield from find_cluster(directory.name_servers, timeout_ms=directory.timeout_ms)
+    known = sorted(info.cluster_addr_table)
+    if cluster is not None and known and cluster not in known:
+        hint = did_you_mean(cluster, known, f"there are {', '.join(known)}")
+        raise UsageError(f"there is no cluster {cluster!r}{hint}")
     names = (
         sorted(info.broker_addr_table)
         if cluster is None
@@ -117,8 +123,8 @@ def create_topic(
         queues: the number of queues at each broker, for reading and for writing.
         message_type: one of `MESSAGE_TYPES`, for clients of RocketMQ 5; None for NORMAL.
 
-    Raises: ConfigError for a bad name or type; BrokerError if a broker refuses; RouteError;
-    TransportError.
+    Raises: ConfigError for a bad name or type; UsageError for an unknown cluster; BrokerError if a
+    broker refuses; RouteError; TransportError.
     """
     topic = check_topic(directory.namespace.wrap(topic))
     check_range("queues", queues, 1, QUEUES_MAX)

@@ -13,9 +13,15 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, decode_answer
-from sparrowmq.client.operations.routes import BrokerAt, find_brokers
-from sparrowmq.errors import ConfigError, RemoteProtocolError, UsageError, did_you_mean
-from sparrowmq.protocol.bodies import KVTable
+from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
+from sparrowmq.errors import (
+    ConfigError,
+    RemoteProtocolError,
+    TopicRouteNotFound,
+    UsageError,
+    did_you_mean,
+)
+from sparrowmq.protocol.bodies import PERM_WRITE, KVTable
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import (
     AddWritePermOfBrokerResponseHeader,
@@ -80,6 +86,22 @@ def set_broker_config(
     body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
     code = RequestCode.UPDATE_BROKER_CONFIG
     yield from ask(broker.address, code, body=body, timeout_ms=directory.timeout_ms)
+
+
+def takes_messages(directory: Directory, broker: BrokerAt) -> Operation[bool | None]:
+    """Return whether producers send to a broker, by the route of the topic with its name.
+
+    None if no name server knows that topic.
+
+    Raises: ConnectFailed if no name server answers; BrokerError.
+    """
+    timeout_ms = directory.timeout_ms
+    try:
+        route = yield from find_route(directory.name_servers, broker.name, timeout_ms=timeout_ms)
+    except TopicRouteNotFound:
+        return None
+    perms = [each.perm for each in route.queue_datas if each.broker_name == broker.name]
+    return any(perm & PERM_WRITE for perm in perms) if perms else None
 
 
 def set_write_permission(

@@ -328,12 +328,15 @@ def storing_order(message: MessageExt) -> tuple[int, str, int]:
 def _read_all(
     directory: Directory, browser: Browser, count_max: int
 ) -> Operation[list[MessageExt]]:
+    """Read to the ends of the queues, or so many messages. Raises: as `browse`."""
     found: list[MessageExt] = []
     while not browser.is_done and len(found) < count_max:
-        part = yield from browse(directory, browser, timeout_ms=directory.timeout_ms)
-        if not part.messages and not part.problems and browser.pulls:
-            # No message came in time.
-            break
+        try:
+            # A pull that nobody answers ends with an error of its own.
+            part = yield from browse(directory, browser, timeout_ms=directory.timeout_ms)
+        except SparrowError:
+            yield from close_browser(browser)
+            raise
         found += part.messages
     yield from close_browser(browser)
     return found

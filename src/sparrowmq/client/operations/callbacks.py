@@ -41,8 +41,6 @@ def _notify_in_order(subscriber: Subscriber) -> Operation[None]:
                 # The user's code may raise anything.
                 subscriber.report(RebalanceListenerFailed(error))
         for change in changes:
-            if isinstance(change, QueueLost):
-                continue
-            if (owned := member.find_queue(change.queue, change.epoch)) is not None:
-                owned.calls.returned()
+            if not isinstance(change, QueueLost):
+                member.callback_returned(change)
         subscriber.wake.set()

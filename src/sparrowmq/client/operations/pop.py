@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sparrowmq.calling.effects import Invoke, Join, Operation, Spawn, Task, now, sleep
+from sparrowmq.calling.effects import Invoke, Join, Operation, Sleep, Spawn, Task, now, sleep
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.gather import WIDTH, gather, gather_outcomes
 from sparrowmq.client.operations.request import ask, error_of, make_request
 from sparrowmq.client.operations.routes import get_broker_address, get_route
 from sparrowmq.client.operations.send_back import send_dead_letter
@@ -26,11 +26,16 @@ from sparrowmq.errors import (
     UsageError,
 )
 from sparrowmq.model import MessageExt, MessageQueue
-from sparrowmq.model.message import PROPERTY_FIRST_POP_TIME, PROPERTY_POP_CK
+from sparrowmq.model.message import (
+    INFLATED_BYTES_MAX,
+    PROPERTY_FIRST_POP_TIME,
+    PROPERTY_POP_CK,
+)
 from sparrowmq.model.names import retry_topic
 from sparrowmq.protocol.bodies import SubscriptionData, encode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.compression import COMPRESSED
 from sparrowmq.protocol.headers import decode_header
 from sparrowmq.protocol.pop_handle import (
     INIT_MIN,
@@ -43,7 +48,8 @@ from sparrowmq.protocol.pop_handle import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
     batch_acks,
-    decode_popped,
+    decode_stored,
+    decode_turn,
     handle_of,
     parse_handle,
     start_offsets,
@@ -58,6 +64,9 @@ PAUSE_MS = 500
 ANSWER_MS = 10_000
 # The messages that one request acknowledges, as of Apache's proxy.
 ACKS_PER_BATCH_MAX = 1_024
+# The most bytes of inflated bodies of one answer. Without a bound 32 messages of a few kilobytes
+# take 512 MiB, and a quick listener has several answers at once.
+INFLATED_SUM_MAX = 4 * INFLATED_BYTES_MAX
 _NONE_FOUND = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 
 
@@ -215,7 +224,7 @@ def _pop(
         return []
     if reply.code != ResponseCode.SUCCESS:
         raise error_of(reply, address)
-    messages = read_popped(source, reply, broker_name=queue.broker_name, address=address)
+    messages = yield from read_popped(source, reply, broker_name=queue.broker_name, address=address)
     unwanted = [message for message in messages if _is_unwanted(message, subscription)]
     if unwanted:
         # If it fails, they come again at the end of their time.
@@ -237,15 +246,38 @@ def _is_unwanted(message: MessageExt, subscription: SubscriptionData) -> bool:
 
 def read_popped(
     source: PopSource, reply: RemotingCommand, *, broker_name: str, address: str
-) -> list[MessageExt]:
-    """Return the messages of an answer, with their handles. Raises: RemoteProtocolError."""
+) -> Operation[list[MessageExt]]:
+    """Return the messages of an answer, with their handles; give back those without room.
+
+    The driver does other work between the turns in which bodies are inflated.
+
+    Raises: RemoteProtocolError.
+    """
     answer = decode_header(PopMessageResponseHeader, reply.ext_fields)
-    starts = start_offsets(answer)
-    messages = [
-        _with_handle(answer, message, starts, address)
-        for message in decode_popped(reply.body or b"", broker_name=broker_name)
-    ]
-    return source.directory.namespace.unwrap_messages(messages)
+    starts, body = start_offsets(answer), reply.body or b""
+    found: list[MessageExt] = []
+    at, room_bytes = 0, INFLATED_SUM_MAX
+    while at < len(body):
+        part, end = decode_turn(body, at, broker_name=broker_name, room_bytes=room_bytes)
+        if end == at:
+            break
+        found += part
+        at = end
+        if at < len(body):
+            room_bytes -= sum(len(each.body) for each in part if each.sys_flag & COMPRESSED)
+            yield Sleep(0)
+    unwrap = source.directory.namespace.unwrap_messages
+    messages = unwrap([_with_handle(answer, each, starts, address) for each in found])
+    left = unwrap(
+        [
+            _with_handle(answer, each, starts, address)
+            for each in decode_stored(body, at, broker_name=broker_name)
+        ]
+    )
+    # One whose return fails comes again at the end of its time.
+    returns = [change_invisible(source, m, invisible_ms=0, is_attempt=False) for m in left]
+    yield from gather_outcomes(returns, name="return of messages", at_once=WIDTH)
+    return messages
 
 
 def _with_handle(
