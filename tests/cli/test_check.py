@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,9 +14,12 @@ from typer.testing import CliRunner
 from commands import Commands
 from members import MemberProcess
 from sparrowmq import ConsumeStatus, PollConsumer, PushConsumer
+from sparrowmq.calling.effects import Operation
 from sparrowmq.cli.contexts import Context, Contexts, write_contexts
 from sparrowmq.cli.main import build_app
-from sparrowmq.client.operations.groups import GROUPS_AT_ONCE
+from sparrowmq.client.directory import Directory
+from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
+from sparrowmq.errors import InvokeTimeout
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -155,6 +159,26 @@ def test_doctor_looks_at_all_groups_worst_first(smq: Commands) -> None:
     assert "the 1 of 4 groups" in limited.stderr
     assert limited.stdout.splitlines()[-1] == "not looked at: 3 of 4 groups"
     assert "nothing is wrong with GID_works" in smq("rebalance", "doctor", "--interval", "0").stdout
+
+
+@pytest.mark.parametrize(
+    ("seen", "level", "code"),
+    [("GID_works", "error", 3), ("GID_works", "never", 0), ("GID_twins", "error", 1)],
+)
+def test_a_job_hears_of_groups_that_could_not_be_looked_at(
+    smq: Commands, monkeypatch: pytest.MonkeyPatch, seen: str, level: str, code: int
+) -> None:
+    def look(directory: Directory, groups: Sequence[str], *, interval_ms: int) -> Operation[Any]:
+        found, failures = yield from take_snapshots(directory, groups, interval_ms=interval_ms)
+        late = InvokeTimeout("no answer within 3 s")
+        failures |= {group: late for group in groups if group != seen}
+        return [each for each in found if each.group == seen], failures
+
+    monkeypatch.setattr("sparrowmq.cli.rebalance.take_snapshots", look)
+    result = smq("rebalance", "doctor", "--interval", "0", "--fail-on", level)
+
+    assert result.exit_code == code
+    assert "group GID_abandoned was left out: no answer within 3 s" in result.stderr
 
 
 def test_doctor_says_at_which_groups_it_did_not_look(smq: Commands) -> None:

@@ -1,15 +1,15 @@
 """`sparrowmq rebalance`: look at a consumer group of any RocketMQ cluster; simulate; drill.
 
 Data goes to stdout, prose to stderr. Exit codes: 0, success; 1, a finding as severe as `--fail-on`;
-2, a wrong argument, also an unknown group or strategy; 3, the cluster cannot be reached; 130,
-Ctrl-C.
+2, a wrong argument, also an unknown group or strategy; 3, the cluster cannot be reached, or with
+`--fail-on` a group of it could not be looked at; 130, Ctrl-C.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -30,7 +30,7 @@ from sparrowmq.cli.connecting import (
     complete_group,
     on_cluster,
 )
-from sparrowmq.cli.exit_codes import EXIT_FOUND, keep_looking, reporting_errors, say
+from sparrowmq.cli.exit_codes import EXIT_FAILED, EXIT_FOUND, keep_looking, reporting_errors, say
 from sparrowmq.cli.language import words
 from sparrowmq.cli.option_sets import naming_options
 from sparrowmq.cli.output import make_console, print_json, print_on
@@ -55,7 +55,7 @@ from sparrowmq.doctor.workloads import (
     parse_workloads,
 )
 from sparrowmq.drills.kinds import DrillKind
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.model.plain_text import escape
 from sparrowmq.model.spelling import TIME_HELP, parse_time
@@ -228,6 +228,7 @@ def _report_now(
 ) -> None:
     """Look at a group, or at all, and print the findings. Raises: typer.Exit by `fail_on`."""
     left_out: list[str] = []
+    failures: Mapping[str, SparrowError] = {}
     if group is not None:
         look = _looking(cluster, group, strategy)
         if interval:
@@ -236,7 +237,8 @@ def _report_now(
     else:
         if strategy is not None:
             raise UsageError("--strategy applies to one group; name the group")
-        snapshots, left_out = _look_at_all(cluster, limit, interval)
+        snapshots, failures, behind = _look_at_all(cluster, limit, interval)
+        left_out = [*failures, *behind]
     diagnoses = [(examine(snapshot), diagnose(snapshot)) for snapshot in snapshots]
     diagnoses.sort(key=lambda pair: _urgency(*pair))
     if cluster.as_json:
@@ -254,6 +256,8 @@ def _report_now(
         worst = Severity[fail_on.name]
         if any(finding.severity >= worst for _, found in diagnoses for finding in found):
             raise typer.Exit(EXIT_FOUND)
+        if failures:
+            raise typer.Exit(EXIT_FAILED)
 
 
 def _report_past(cluster: CommandCluster, group: str | None, since_ms: int, data: Path) -> None:
@@ -275,8 +279,11 @@ def _report_past(cluster: CommandCluster, group: str | None, since_ms: int, data
 
 def _look_at_all(
     cluster: CommandCluster, limit: int, interval_s: float
-) -> tuple[list[GroupSnapshot], list[str]]:
-    """Look at the groups with the most lag; return also the names of those not looked at."""
+) -> tuple[list[GroupSnapshot], Mapping[str, SparrowError], list[str]]:
+    """Look at the groups with the most lag.
+
+    Returns: what was seen, the errors of groups that could not be looked at, and the other groups.
+    """
     seen = cluster.run(take_overview(cluster.directory))
     say_troubles(seen)
     names = [group.group for group in seen.groups]
@@ -291,7 +298,7 @@ def _look_at_all(
         raise next(iter(failures.values()))
     for name, error in failures.items():
         say(f"group {name} was left out: {error}")
-    return found, [*failures, *names[limit:]]
+    return found, failures, names[limit:]
 
 
 def _urgency(view: GroupView, findings: list[Finding]) -> tuple[int, int, str]:
