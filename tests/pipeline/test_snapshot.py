@@ -64,7 +64,7 @@ def test_each_look_adds_a_file_to_three_tables(cluster: EmbeddedCluster, tmp_pat
 
         code, stdout, stderr = run(
             *("-n", cluster.name_server, "--out", str(tmp_path), "-g", "GID_twins"),
-            *("--count", "2", "--every", "0", "--interval", "0.1", "--json"),
+            *("--count", "2", "--every", "0", "--interval", "0.5", "--json"),
         )
 
     assert code == 0, stderr
