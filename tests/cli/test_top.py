@@ -87,6 +87,16 @@ def names_of(app: TopApp) -> list[str]:
     return [str(table.get_row_at(row)[0]) for row in range(table.row_count)]
 
 
+async def open_without_looks(app: TopApp, pilot: Pilot[None]) -> GroupScreen:
+    """Open the first group's screen, where no look comes any more."""
+    await until("groups", pilot, lambda: len(names_of(app)) == 2)
+    await asyncio.to_thread(app.stop)
+    await pilot.press("enter")
+    await until("a group's screen", pilot, lambda: isinstance(app.screen, GroupScreen))
+    assert isinstance(app.screen, GroupScreen)
+    return app.screen
+
+
 async def test_groups_are_shown_sorted_and_opened_by_keys(cluster: EmbeddedCluster) -> None:
     async with screen_of(cluster) as (app, pilot):
         await until("groups", pilot, lambda: len(names_of(app)) == 2)
@@ -174,17 +184,13 @@ async def test_a_long_name_is_folded_and_hides_neither_a_lag_nor_a_silent_broker
 
 async def test_a_finding_leaves_the_screen_once_it_holds_no_more(cluster: EmbeddedCluster) -> None:
     async with screen_of(cluster) as (app, pilot):
-        await until("groups", pilot, lambda: len(names_of(app)) == 2)
-        await asyncio.to_thread(app.stop)
-        await pilot.press("enter")
-        await until("a group's screen", pilot, lambda: isinstance(app.screen, GroupScreen))
-        assert isinstance(app.screen, GroupScreen)
+        screen = await open_without_looks(app, pilot)
         view = examine(GroupSnapshot(group="GID_gone", samples=(EMPTY_SAMPLE,)))
-        findings = app.screen.query_one("#findings", Static)
+        findings = screen.query_one("#findings", Static)
 
-        app.screen.fail("no answer")
+        screen.fail("no answer")
         assert "no answer" in str(findings.content)
-        app.screen.update(view, [])
+        screen.update(view, [])
 
         assert str(findings.content) == ""
 
@@ -285,16 +291,12 @@ async def test_a_look_at_a_group_that_was_left_is_not_shown_as_another(
     cluster: EmbeddedCluster,
 ) -> None:
     async with screen_of(cluster) as (app, pilot):
-        await until("groups", pilot, lambda: len(names_of(app)) == 2)
-        await asyncio.to_thread(app.stop)
-        await pilot.press("enter")
-        await until("a group's screen", pilot, lambda: isinstance(app.screen, GroupScreen))
-        assert isinstance(app.screen, GroupScreen)
-        matrix = app.screen.query_one("#matrix", Static)
-        findings = app.screen.query_one("#findings", Static)
+        screen = await open_without_looks(app, pilot)
+        matrix = screen.query_one("#matrix", Static)
+        findings = screen.query_one("#findings", Static)
         before = str(matrix.content)
 
-        for group in ("GID_other", app.screen.group):
+        for group in ("GID_other", screen.group):
             view = examine(GroupSnapshot(group=group, samples=(EMPTY_SAMPLE,)))
             app.on_examined(Examined(view, []))
             assert (str(matrix.content) == before) == (group == "GID_other")

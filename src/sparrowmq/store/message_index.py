@@ -314,16 +314,18 @@ class MessageIndex:
             self.built_position = self._find_readable(position, limit)
             return
         at, found = self._collect(chunk, position)
-        size, magic = _size_and_magic(chunk)
-        if at == 0 and magic in (MAGIC_V1, MAGIC_V2) and len(chunk) < size <= file_end - position:
-            whole = self._read_log(position, size)
-            if whole is None:
-                self._find_readable(position + len(chunk), limit)
-            else:
-                at, found = self._collect(whole, position)
-        if at == 0 and magic == MAGIC_BLANK and size == file_end - position:
-            self.built_position = end
-            return
+        if at == 0:
+            size, magic = _size_and_magic(chunk)
+            if magic == MAGIC_BLANK and size == file_end - position:
+                self.built_position = end
+                return
+            if magic in (MAGIC_V1, MAGIC_V2) and len(chunk) < size <= file_end - position:
+                whole = self._read_log(position, size)
+                if whole is not None:
+                    at, found = self._collect(whole, position)
+                else:
+                    # Raises if the disk does not answer at all.
+                    self._find_readable(position + len(chunk), limit)
         if at == 0:
             # A damaged record, which keeps none of the later ones from the index.
             self.built_position = position + find_head(chunk, position)
