@@ -117,7 +117,8 @@ def test_every_page_fits_its_screen_and_can_be_read_by_everybody(
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-def test_the_longest_name_covers_no_other_column(page: Page) -> None:
+def test_the_longest_name_covers_no_other_column(page: Page, stage: GroupStage) -> None:
+    stage.join("a")
     wait_for_look(page)
 
     overlap = page.locator("td:not(.prose)").first.evaluate(
