@@ -71,9 +71,9 @@ ORDER ?=
 test: setup $(VENV)/spark-classes.jsa ## run the tests, except those of interop, long and planted
 	$(BIN)/python -m pytest -m "not interop and not long and not planted" --dist loadgroup $(WORKERS) $(ORDER)
 
-# Left out of `make test`, run by continuous integration and the gate: each takes ten seconds of the
+# Left out of `make test`, run by continuous integration and the gate: each takes seven seconds of the
 # processor and more.
-long: setup $(VENV)/spark-classes.jsa ## run the tests that compute longest: seeds, power cuts, jobs of Spark that are killed, the demo, the site
+long: setup $(VENV)/spark-classes.jsa ## run the tests that compute longest: seeds, power cuts, jobs of Spark, pages in a browser, the demo, the site
 	$(BIN)/python -m pytest -m long --dist loadgroup $(WORKERS) $(ORDER)
 
 # Left out of `make test`, run by continuous integration and the gate: proofs of the proofs.

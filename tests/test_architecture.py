@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+# One worker alone parses all modules.
+pytestmark = pytest.mark.xdist_group("architecture")
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "sparrowmq"
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -40,6 +40,8 @@ FENCE = re.compile(r"^ *```.*?^ *```$", re.S | re.M)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 NAMED = re.compile(r"`([^`]+)`")
 SPARK_RESULTS = ("spark.md", "spark-speedups.md")
+# Their jobs and streams compute longest.
+LONG = ("spark-jobs.md", "spark-sink.md", "pipeline-of-your-own.md", "from-kafka-source.md")
 CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
 WITH_BLOCKS = [path for path in DOCUMENTS if path not in CHINESE and BLOCK.search(path.read_text())]
 
@@ -50,8 +52,10 @@ def name_of(path: Path) -> str:
 
 def page(path: Path) -> ParameterSet:
     """A page's test, which is Spark's if one of its blocks is."""
-    has_spark = any("spark" in block.lower() for block, _ in BLOCK.findall(path.read_text()))
-    return pytest.param(path, id=name_of(path), marks=pytest.mark.spark if has_spark else ())
+    marks = [pytest.mark.long] if path.name in LONG else []
+    if any("spark" in block.lower() for block, _ in BLOCK.findall(path.read_text())):
+        marks.append(pytest.mark.spark)
+    return pytest.param(path, id=name_of(path), marks=marks)
 
 
 @pytest.mark.slow

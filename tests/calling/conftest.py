@@ -29,7 +29,8 @@ def count_descriptors() -> int:
 
 @pytest.fixture
 def no_leaks() -> Iterator[None]:
-    gc.collect()
+    # What there was before is not looked through: after thousands of tests it is much.
+    gc.freeze()
     threads = set(threading.enumerate())
     descriptors = count_descriptors()
     yield

@@ -559,7 +559,7 @@ def test_a_terminal_gets_the_first_rows_and_how_many_more_there_are(
         commit(admin, group, "T_limited", [offset])
     first, *others = [row["group"] for row in smq.json("group", "ls")]
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "2000")
 
     limited, whole = smq("ls", "--limit", "1"), smq("ls", "--limit", "0")
 

@@ -80,6 +80,7 @@ def wait_for_look(page: Page) -> None:
     expect(page.locator("#groups")).to_be_visible()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "language"), [(400, "zh"), (1400, "en")])
 def test_every_page_fits_its_screen_and_can_be_read_by_everybody(
     page: Page, stage: GroupStage, width: int, language: str
@@ -242,6 +243,7 @@ def test_a_time_without_a_zone_is_one_of_the_readers(browser: Browser, dash: Das
     context.close()
 
 
+@pytest.mark.long
 def test_a_drill_is_staged_by_a_click_and_the_doctor_finds_the_fault(page: Page) -> None:
     page.goto("/lab")
     page.get_by_role("button", name="duplicate-id").click()

@@ -46,6 +46,7 @@ class CountingDriver(AsyncDriver):
         self._scheduler.submit = count
 
 
+@pytest.mark.long
 async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_a_second() -> None:
     async with (
         large_cluster(topics=TOPICS, groups=GROUPS, members=MEMBERS) as cluster,

@@ -123,7 +123,7 @@ def test_names_of_workloads_are_checked() -> None:
         compare(WORKLOADS[0], Random, size=GroupSize(0, 1))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_page_on_the_schools_shows_what_the_simulation_gives() -> None:
     page = Path(__file__).parents[2] / "docs/explanation/four-schools.md"
     table = page.read_text().partition("## The same messages")[2].partition("## ")[0]

@@ -57,7 +57,7 @@ def test_leak_is_found_in_each_source() -> None:
     assert said.search({"key": SECRET}) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_secret_is_said(tmp_path: Path) -> None:
     figures = run(tmp_path, with_spark=False)

@@ -137,6 +137,7 @@ def test_stream_writes_what_the_batch_job_does_whatever_is_killed(
     assert set(read_tables(spark, str(out))) == {"deliveries", "duplicates", "events", "missing"}
 
 
+@pytest.mark.long
 def test_command_follows_until_a_signal_and_reports(spark: SparkSession, tmp_path: Path) -> None:
     consumed, out = tmp_path / "in", tmp_path / "out"
     again = [entry(at, client, 0, 7) for at, client in ((0.0, "a"), (5.0, "b"), (9_000.0, "b"))]
@@ -178,6 +179,7 @@ def test_record_without_a_time_ends_the_query_and_an_unreadable_entry_is_counted
     assert [(progress.entries, progress.unreadable) for progress in seen] == [(2, 1)]
 
 
+@pytest.mark.long
 def test_time_in_the_future_makes_no_delivery_late(spark: SparkSession, tmp_path: Path) -> None:
     far = {**entry(0.0, "a", 0, 1), "consumedTimestamp": "9000-01-01T00:00:00Z"}
     feed(tmp_path / "in", 1, [far, entry(0.0, "a", 0, 2)])

@@ -528,6 +528,7 @@ def test_following_goes_on_until_a_signal_and_again_where_it_stopped(
     assert len(sent) == 80
 
 
+@pytest.mark.long
 def test_on_a_disk_that_fills_up_a_run_says_so_and_the_next_goes_on(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:

@@ -45,12 +45,12 @@ def check_churn(*, seeds: int) -> None:
     assert max(move.owned_ms for move in moves) <= OWNED_MS_MAX
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_live_members_move_the_least_plus_one_at_most() -> None:
     check_churn(seeds=15)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_holds_where_brokers_tell_no_owners(brokers_tell_no_owners: None) -> None:
     check_churn(seeds=15)
 

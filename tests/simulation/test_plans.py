@@ -130,7 +130,7 @@ def test_plans_keep_every_queue_with_one_owner_whatever_fails(offers: Offers) ->
     assert offers.moved > 10
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_moves_for_load_deliver_no_message_twice(offers: Offers) -> None:
     """`Checkers` fails at the second delivery where members only come and go."""
     faults = Faults(member_join=1.0, member_leave=1.0)

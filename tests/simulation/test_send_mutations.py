@@ -32,6 +32,7 @@ FORGETFUL = Faults(name_server_kill=30.0, broker_kill=10.0, delay=0.2, delay_ms_
 mistake = Mistakes()
 
 
+@pytest.mark.long
 def test_restarts_of_the_name_server_move_no_key() -> None:
     for outcome in run_calm(FORGETFUL, seeds=5, **MANY_SENDS):
         assert outcome.violation is None, "\n".join(outcome.trace)

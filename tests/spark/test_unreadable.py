@@ -264,8 +264,8 @@ def test_files_are_read_by_the_same_policy(
         rows()
 
 
+@pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_users_of_spark_see_one_line_or_the_other_rows(
     spark: SparkSession, cluster: EmbeddedCluster
