@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -26,6 +27,13 @@ MODULE_LINES_MAX = 900
 BOTH_ENDS = {"broker/processors", "client/operations"}
 # Names of parallel parts: a room's settings, a job's parts, a machine on sockets.
 TWICE = {"config", "job", "report", "server"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_forgotten() -> Iterator[None]:
+    """Let go of millions of objects, which each search for garbage would look through."""
+    yield
+    parse.cache_clear()
 
 
 @cache
