@@ -183,7 +183,8 @@ class SendFailed(SparrowError):
     Args:
         message: the failure, with the brokers tried.
         brokers_tried: broker names in the order of the attempts.
-        outcome_unknown: whether a broker may have stored the message nevertheless.
+        outcome_unknown: whether a broker may have stored the message nevertheless, or has stored
+            some of several.
     """
 
     def __init__(

@@ -189,6 +189,7 @@ def send_batch(
                 f"the first {stored_count} of {len(messages)} messages of a batch to "
                 f"{messages[0].topic!r} are stored, but not all others: {error}",
                 brokers_tried=getattr(error, "brokers_tried", ()),
+                outcome_unknown=True,
             ) from error
         results.append(result)
         stored_count += load.msg_id.count(",") + 1
