@@ -31,7 +31,7 @@ from sparrowmq.client.assembly import make_polling
 from sparrowmq.client.operations import poll
 from sparrowmq.client.polling import PolledBatch, Polling
 from sparrowmq.client.subscriber import RebalanceCallbacks
-from sparrowmq.errors import TopicRouteNotFound, UsageError
+from sparrowmq.errors import ConnectFailed, TopicRouteNotFound, UsageError
 from sparrowmq.membership.actions import AssignmentChanged, Commit, Deliver, OffsetCorrected
 from sparrowmq.protocol.bodies import (
     BrokerData,
@@ -40,6 +40,7 @@ from sparrowmq.protocol.bodies import (
     decode_body,
     encode_body,
 )
+from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.testing.embedded import EmbeddedCluster
 from waiting import wait_until
@@ -703,3 +704,29 @@ def test_automatic_commit_does_not_go_back_behind_the_users() -> None:
     run(poll._commit(state, state.subscriber, Commit(MINE, 1, 7, is_last=False)))
 
     assert (run.requests[-1][1].ext_fields or {})["commitOffset"] == "9"
+
+
+def test_broker_that_is_away_keeps_no_commit_from_another() -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return response_to(request, body=encode_body(TopicRouteData(broker_datas=brokers)))
+        if address == "a:1":
+            raise ConnectFailed("away", address=address)
+        return response_to(request)
+
+    brokers = [BrokerData(broker_name=name, broker_addrs={0: f"{name}:1"}) for name in "ab"]
+    offsets = {MessageQueue("T", name, number): 5 + number for name in "ab" for number in range(3)}
+    state, run = make_state(auto_commit=False), Play(answer)
+    state.assigned = tuple(offsets)
+
+    with pytest.raises(ConnectFailed):
+        run(poll.commit(state, offsets))
+
+    commits = [
+        (address, (each.ext_fields or {})["commitOffset"])
+        for address, each in run.requests
+        if each.code == RequestCode.UPDATE_CONSUMER_OFFSET
+    ]
+    # One of a broker that is away is enough to know.
+    assert sorted(commits) == [("a:1", "5"), ("b:1", "5"), ("b:1", "6"), ("b:1", "7")]
+    assert state.committed == {q: n for q, n in offsets.items() if q.broker_name == "b"}
