@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+from hostile import record
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.handover import (
@@ -357,16 +358,20 @@ HERE, ELSEWHERE = "10.0.0.1:1", "10.0.0.9:1"
 NEWEST = Stored(8, 800, 8_000)
 
 
-def with_offset(offset: int, *, held: bool = True) -> Callable[[str, RemotingCommand], Any]:
-    """A broker that has an offset of the group, and no message."""
+def with_offset(
+    offset: int, *, held: bool = True, stored: bytes = b""
+) -> Callable[[str, RemotingCommand], Any]:
+    """A broker that has an offset of the group, and the message of a record or none."""
 
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
         if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
             return response_to(request, ext_fields={"offset": str(offset)})
         if request.code == RequestCode.PULL_MESSAGE:
-            fields = {"nextBeginOffset": "8", "minOffset": "0", "maxOffset": "8"}
+            end = "10" if stored else "8"
+            fields = {"nextBeginOffset": end, "minOffset": "0", "maxOffset": end}
             fields["suggestWhichBrokerId"] = "0"
-            return response_to(request, ResponseCode.PULL_NOT_FOUND, ext_fields=fields)
+            code = ResponseCode.SUCCESS if stored else ResponseCode.PULL_NOT_FOUND
+            return response_to(request, code, ext_fields=fields, body=stored)
         if not held:
             raise ConnectFailed("away", address=address)
         return broker()(address, request)
@@ -463,6 +468,40 @@ def test_who_has_pulled_nothing_begins_anew_where_the_broker_forgot_the_offset(
 
     ((name, told),) = subscriber.member.events  # type: ignore[attr-defined]
     assert (name, told["found"]) == ("regained", found)
+
+
+@pytest.mark.parametrize("is_in_hand", [False, True])
+@pytest.mark.parametrize(
+    ("place", "has_newest"),
+    [
+        (NEWEST, True),
+        (NEWEST._replace(position=900), False),
+        (NEWEST._replace(timestamp_ms=9_000), False),
+        # The first of those that the broker still has.
+        (NEWEST._replace(offset=9), False),
+        (None, False),
+    ],
+)
+def test_newest_message_is_the_one_that_stands_where_it_stood(
+    subscriber: Subscriber, play: Any, place: Stored | None, has_newest: bool, is_in_hand: bool
+) -> None:
+    stored = b""
+    if place is not None:
+        offset, position, timestamp_ms = place
+        stored = record("T", 0, offset, position=position, store_timestamp_ms=timestamp_ms)
+    operation = (
+        regain(subscriber, Regain(OLD, 1, wants_lock=False, newest=NEWEST))
+        if is_in_hand
+        else acquire(subscriber, Acquire(OLD, 1, wants_lock=False, newest=NEWEST))
+    )
+
+    run = play(with_offset(4, stored=stored))
+    run(operation)
+
+    ((_, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert told["has_newest"] == has_newest
+    (pulled,) = [each for _, each in run.requests if each.code == RequestCode.PULL_MESSAGE]
+    assert (pulled.ext_fields or {})["queueOffset"] == str(NEWEST.offset)
 
 
 def move(subscriber: Subscriber, *hosts: str) -> tuple[MessageQueue, ...]:
