@@ -25,13 +25,14 @@ from sparrowmq import (
     UsageError,
 )
 from sparrowmq.calling import clock
-from sparrowmq.calling.effects import Operation, sleep, spawn
+from sparrowmq.calling.effects import Event, Operation, sleep, spawn, wait
 from sparrowmq.client.assembly import make_pop_source, subscribe_pops
 from sparrowmq.client.operations import pop, pop_loop
 from sparrowmq.client.operations.deliver import Judged
 from sparrowmq.client.operations.pop import PopSource
 from sparrowmq.client.operations.routes import ROUTE_MS
-from sparrowmq.errors import ConnectFailed
+from sparrowmq.client.subscriber import GivenUp, RequestFailed
+from sparrowmq.errors import ConnectFailed, InvokeTimeout
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.model.message import (
     PROPERTY_FIRST_POP_TIME,
@@ -482,6 +483,94 @@ def test_listener_gets_no_message_that_others_may_have_by_now(now_ms: int, deliv
 
     assert popping.subscriber.counters.delivered == delivered
     assert not popping.waiting
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_waiting_message_whose_return_fails_keeps_no_other_back(*, is_away: bool) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if (request.ext_fields or {}).get("offset") == "7":
+            if is_away:
+                raise ConnectFailed("away", address=address)
+            return response_to(request, ResponseCode.NO_MESSAGE)
+        return brokers(address, request)
+
+    brokers = Brokers()
+    brokers.count = 3
+    run, source = Play(brokers), make_source("T")
+    messages = receive_once(run, source)
+    popping, asked = make_popping(source), len(run.requests)
+    popping.waiting.append(pop_loop._Batch(messages[0].queue, messages, 1_000, popped_ms=5))
+    assert popping.take_waiting(4) == []
+    run.handler = answer
+    run(pop_loop._give_back(popping, popping.take_waiting(5)))
+
+    given = [each.ext_fields or {} for _, each in run.requests[asked:]]
+    assert [fields["offset"] for fields in given] == ["7", "8", "9"]
+    assert {(fields["invisibleTime"], fields["suspend"]) for fields in given} == {("0", "true")}
+    assert not popping.has_open_ends
+    assert popping.subscriber.wake.is_set
+
+
+def test_close_acknowledges_while_a_broker_does_not_answer_what_is_given_back(
+    run: Callable[[Operation[Any]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, waiting = receive_of_both(Play(Brokers()), make_source("T"))
+    steps, is_told = list[str](), Event()
+
+    def acknowledge(_: object, messages: Sequence[MessageExt]) -> Operation[None]:
+        assert messages == [done]
+        steps.append("acknowledged")
+        is_told.set()
+        yield from ()
+
+    def give_back(_: object, messages: Sequence[MessageExt]) -> Operation[None]:
+        assert messages == [waiting]
+        yield from wait(is_told, timeout_ms=2_000)
+        steps.append("given back")
+
+    monkeypatch.setattr(pop_loop, "acknowledge", acknowledge)
+    monkeypatch.setattr(pop_loop, "give_back", give_back)
+    popping = make_popping(make_source("T"), done=[done])
+    popping.waiting.append(pop_loop._Batch(waiting.queue, [waiting], until_ms=0, popped_ms=0))
+
+    run(pop_loop._leave(popping))
+    assert steps == ["acknowledged", "given back"]
+
+
+def test_dead_letter_whose_acknowledgement_is_not_answered_is_one() -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.ACK_MESSAGE and not lost:
+            lost.append(address)
+            raise InvokeTimeout("late", address=address)
+        return brokers(address, request)
+
+    brokers, lost, reported = Brokers(), list[str](), list[object]()
+    run, source = Play(brokers), make_source("T")
+    (message, *_) = receive_of_both(run, source)
+    popping, asked = make_popping(source), len(run.requests)
+    popping.subscriber.report = reported.append
+    batch = pop_loop._Batch(message.queue, [message], until_ms=0, popped_ms=0)
+    run.handler = answer
+    run(pop_loop._return_failed(popping, batch, Judged(0, -1, {}, ConsumedCode.FAILED)))
+    run(pop_loop._acknowledge_done(popping))
+
+    codes = [each.code for _, each in run.requests[asked:]]
+    ack = RequestCode.ACK_MESSAGE
+    assert codes == [RequestCode.CONSUMER_SEND_MSG_BACK, ack, ack]
+    assert GivenUp(message.queue, (message,), is_broadcasting=False) in reported
+
+
+def test_message_whose_dead_letter_is_refused_is_not_acknowledged() -> None:
+    brokers, reported = Brokers(), list[object]()
+    run, source = Play(brokers), make_source("T")
+    message = next(m for m in receive_of_both(run, source) if m.broker_name == "a")
+    popping, brokers.refusal = make_popping(source), ResponseCode.SYSTEM_ERROR
+    popping.subscriber.report = reported.append
+    batch = pop_loop._Batch(message.queue, [message], until_ms=0, popped_ms=0)
+    run(pop_loop._return_failed(popping, batch, Judged(0, -1, {}, ConsumedCode.FAILED)))
+
+    assert popping.done == []
+    assert [type(each) for each in reported] == [RequestFailed]
 
 
 def test_message_tells_when_it_was_popped_first() -> None:
