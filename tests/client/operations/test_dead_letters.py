@@ -39,7 +39,7 @@ BODIES = {
 
 def letter(broker_name: str, offset: int) -> MessageExt:
     properties = {"UNIQ_KEY": f"{broker_name}{offset}", "RETRY_TOPIC": "T"}
-    return MessageExt("%DLQ%G", b"x", properties, broker_name, 0, offset, 0)
+    return MessageExt("%DLQ%G", b"x", properties, broker_name, 0, offset, 0, reconsume_times=3)
 
 
 class OneAway:
@@ -75,6 +75,8 @@ def test_letters_of_other_brokers_go_and_the_error_counts_them(
     assert "the others were not: b0, b1 and 1 more; away" in text
     assert caught.value.outcome_unknown
     assert isinstance(caught.value.__cause__, InvokeTimeout)
+    # They may fail as often as a new message that has failed once.
+    assert {(fields["j"], fields["l"]) for fields in servers.sent} == {("1", "3")}
     origins = [fields["i"] for fields in servers.sent]
     assert [f"RESENT_FROM\x01%DLQ%G a:0:{n}\x02" in each for n, each in enumerate(origins)] == (
         [True] * 3
