@@ -9,6 +9,7 @@ import pytest
 from play import Play, make_publisher
 from sending_servers import Servers
 from sparrowmq import Message, MessageQueue
+from sparrowmq.calling.effects import Wait
 from sparrowmq.client.batcher import FREE_LANES, Batcher, Pending
 from sparrowmq.client.config import ProducerConfig
 from sparrowmq.client.operations.batches import flush
@@ -265,3 +266,45 @@ def test_message_that_comes_while_others_linger_lingers_no_longer_than_it_should
     batcher.place(batcher.take_unplaced("T"), QUEUES, 10)
 
     assert batcher.next_due_ms() == 15
+
+
+def test_send_goes_after_all_messages_that_were_queued_for_its_queue() -> None:
+    class Ending(Play):
+        """Ends a batch of each lane whenever somebody waits."""
+
+        def carry_out(self, effect: Any) -> Any:
+            if isinstance(effect, Wait):
+                for key, _, batch in list(batcher.begin(0)):
+                    ended.extend(pending.message.body for pending in batch)
+                    batcher.end(key)
+                return True
+            return super().carry_out(effect)
+
+    batcher, publisher, ended = batcher_of(batch_count_max=1), make_publisher(), list[bytes]()
+    publisher.batcher = batcher
+    batcher.place([pending(b"%d" % number, QUEUES[0]) for number in range(3)], QUEUES, 0)
+    Ending(Servers("b"))(send(publisher, Message("T", b"last"), queue=QUEUES[0]))
+
+    assert ended == [b"0", b"1", b"2"]
+
+
+def test_message_of_the_users_queue_lets_none_that_its_key_holds_go() -> None:
+    batcher = batcher_of(linger_ms=0)
+    batcher.place([pending(b"0", sharding_key="k")], QUEUES[:1], 0)
+    batcher.place([pending(b"1", QUEUES[1], sharding_key="k")], QUEUES, 0)
+    batcher.place([pending(b"2", sharding_key="k")], QUEUES[2:3], 0)
+    first, other = [key for key, _, _ in batcher.begin(0)]
+
+    batcher.end(other)
+    assert (batcher.take_in(), batcher.has_unplaced("T")) == ([], True)
+    batcher.end(first)
+    assert batcher.take_in() == ["T"]
+
+
+def test_messages_that_fill_a_batch_while_the_loop_looks_do_not_linger() -> None:
+    batcher = batcher_of(linger_ms=10, batch_count_max=2)
+    batcher.place([pending(b"1")], QUEUES, 0)
+    assert batcher.hand_over(pending(b"2"))
+    batcher.hand_over(pending(b"3"))
+
+    assert batcher.begin_rest(0) == 0

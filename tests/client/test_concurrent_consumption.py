@@ -395,3 +395,31 @@ def test_pause_in_the_context_that_is_none_is_the_listeners_failure(given: Any) 
 
     assert f"suspend_ms to {given!r}" in str(failure.error)
     assert outcome == OrderlyOutcome(suspended, auto_commit=True, suspend_ms=1_000)
+
+
+def test_delay_that_the_listener_chose_is_that_of_its_messages() -> None:
+    reported, judged = settle(ConsumeContext(QUEUE, None, 4), ConsumeStatus.RECONSUME_LATER)
+
+    assert (reported, judged.acked_count, judged.delay_level) == ([], 0, 4)
+
+
+def test_single_message_that_the_listener_gives_up_is_named_though_the_call_succeeded() -> None:
+    messages = tuple(MessageExt("T", b"x", {}, "a", 0, offset, 0) for offset in range(3))
+    context = ConsumeContext(QUEUE, messages=messages)
+    context.dead_letter(messages[1], reason="no such flight")
+    (chosen,), judged = settle(context)
+
+    assert (chosen.message, chosen.reason) == (messages[1], "no such flight")
+    assert judged.code is ConsumedCode.FAILED
+    assert [d.level for _, d in judged.decisions(messages)] == [None, -1, None]
+
+
+def test_listener_gets_a_message_that_comes_again_under_its_own_topic() -> None:
+    subscriber = make_idle_subscriber("GID")
+    retries = MessageQueue("%RETRY%GID", "a", 0)
+    again = MessageExt(retries.topic, b"x", {"RETRY_TOPIC": "T"}, "a", 0, 0, 0)
+    deliver.hand_over(subscriber, [Deliver(retries, 1, 1, ((again,),))])
+
+    (handed,) = subscriber.listener_calls.in_hand
+    assert [message.topic for batch in handed.batches for message in batch] == ["T"]
+    assert subscriber.counters.delivered == 1

@@ -139,6 +139,7 @@ def test_failed_messages_come_again_and_then_are_dead_letters(
     producer: Producer,
     topic: str,
     group: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     attempts: list[int] = []
 
@@ -156,6 +157,7 @@ def test_failed_messages_come_again_and_then_are_dead_letters(
         letters.subscribe(f"%DLQ%{group}")
         (letter,) = letters.receive(wait=timedelta(seconds=30))
         assert letter.body == b"a"
+    assert f"is now a dead letter in %DLQ%{group}" in caplog.text
 
 
 def test_a_listener_that_raises_has_its_messages_again_after_the_delay_of_the_attempt(
@@ -250,9 +252,8 @@ def test_messages_are_renewed_while_the_listener_works(
     assert calls == [b"a"]
 
 
-@pytest.mark.parametrize("gives_back", [False, True])
 def test_a_message_with_a_void_handle_holds_up_no_other_of_its_call(
-    monkeypatch: pytest.MonkeyPatch, gives_back: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changed: list[bytes] = []
 
@@ -267,14 +268,12 @@ def test_a_message_with_a_void_handle_holds_up_no_other_of_its_call(
     messages = [message_at(offset, body=body) for offset, body in enumerate((b"a", b"b", b"c"))]
     batch = pop_loop._Batch(messages[0].queue, messages, until_ms=5, popped_ms=0)
     popping = pop_loop._Popping(cast(Subscriber, None), cast(PopSource, None))
-    if gives_back:
-        (*_,) = pop_loop._give_back(popping, [batch])
-    else:
-        renewing = pop_loop._renew(popping, batch)
-        assert isinstance(next(renewing), Now)
-        with pytest.raises(StopIteration):
-            renewing.send(1_000)
-        assert batch.until_ms == 1_000 + pop_loop.INVISIBLE_MS
+    renewing = pop_loop._renew(popping, batch)
+    assert isinstance(next(renewing), Now)
+    with pytest.raises(StopIteration):
+        renewing.send(1_000)
+
+    assert batch.until_ms == 1_000 + pop_loop.INVISIBLE_MS
 
     assert changed == [b"a", b"c"]
 

@@ -200,6 +200,15 @@ def test_listener_that_takes_its_time_is_not_quick_any_more(
     assert (begin(quick, 1, under_way=left), quick.ahead_max) == (left, 0)
 
 
+def test_listener_that_takes_long_to_fail_is_not_quick(quick: ListenerCalls) -> None:
+    hand_over(quick, 4)
+    handed, at, arguments = begin_call(quick)
+    handed.end(at, arguments, None, ValueError(), 30)
+    quick.take_ended()
+
+    assert (quick.is_quick, begin(quick, 0, under_way=3)) == (False, 3)
+
+
 @pytest.mark.parametrize(("stalls_ms", "is_quick"), [((30,), True), ((30, 40), False)])
 def test_quick_listener_may_stand_still_for_a_moment(
     quick: ListenerCalls, stalls_ms: tuple[int, ...], is_quick: bool

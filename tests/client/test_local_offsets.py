@@ -45,6 +45,25 @@ def test_version_before_serves_where_the_last_is_damaged(tmp_path: Path) -> None
         offsets_in(tmp_path).load()
 
 
+def test_damaged_file_does_not_take_the_place_of_the_version_before(tmp_path: Path) -> None:
+    kept = offsets_in(tmp_path)
+    kept.put(QUEUE, 5)
+    kept.put(QUEUE, 6)
+    path = tmp_path / "10.0.0.1@DEFAULT" / "GID_b" / "offsets.json"
+
+    for damage in (b"{", b""):
+        # A process may be killed at any step of its first store.
+        path.write_bytes(damage)
+        again = offsets_in(tmp_path)
+        assert again.load() == {QUEUE: 5}
+        again.put(QUEUE, 7)
+        assert offsets_in(tmp_path).load() == {QUEUE: 7}
+
+    again.put(QUEUE, 8)
+    path.write_bytes(b"{")
+    assert offsets_in(tmp_path).load() == {QUEUE: 7}
+
+
 def test_offset_is_lowered_as_by_a_seek(tmp_path: Path) -> None:
     kept = offsets_in(tmp_path)
     kept.put(QUEUE, 5)

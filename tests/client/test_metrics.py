@@ -10,13 +10,17 @@ from prometheus_client import CollectorRegistry
 
 from sparrowmq import (
     AsyncProducer,
+    ConsumeContext,
     ConsumeStatus,
     Message,
+    MessageExt,
     PollConsumer,
     Producer,
     PushConsumer,
 )
+from sparrowmq.client.assembly import make_subscriber
 from sparrowmq.client.sight.series import CLIENT_SERIES
+from sparrowmq.client.subscriber import RebalanceCallbacks
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -85,3 +89,27 @@ def test_what_is_no_registry_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="metrics_registry is 'yes'; it must be a Collector"):
         Producer("GID_p", name_server="127.0.0.1:1", metrics_registry=wrong)
+
+
+def test_call_that_leaves_messages_undone_counts_as_failed() -> None:
+    registry = CollectorRegistry()
+    outcomes = iter((None, ConsumeStatus.RECONSUME_LATER, ConsumeStatus.CONSUME_SUCCESS))
+    subscriber = make_subscriber(
+        "GID_w",
+        name_server="ns:1",
+        listener=lambda messages, context: next(outcomes),
+        callbacks=RebalanceCallbacks(),
+        is_async=False,
+        metrics_registry=registry,
+    )
+    message = MessageExt("T", b"x", {}, "a", 0, 0, 0)
+    for _ in range(3):
+        context = ConsumeContext(message.queue, messages=(message,))
+        subscriber.listener([message], context)  # type: ignore[arg-type]
+
+    labels = {"group": "GID_w", "topic": "T"}
+    name = "sparrowmq_client_process_seconds_count"
+    outcomes_counted = [
+        registry.get_sample_value(name, {**labels, "outcome": each}) for each in ("ok", "failed")
+    ]
+    assert outcomes_counted == [2, 1]

@@ -15,9 +15,16 @@ from sparrowmq.client import notices
 from sparrowmq.client.listener_calls import ListenersStuck
 from sparrowmq.client.notices import MESSAGES_SHOWN_MAX, NoticeLog
 from sparrowmq.client.publisher import ProducerNotice
-from sparrowmq.client.subscriber import GivenUp, ListenerFailed, Notice, RequestFailed
+from sparrowmq.client.subscriber import (
+    GivenUp,
+    ListenerFailed,
+    MessagePassedOver,
+    Notice,
+    RequestFailed,
+)
 from sparrowmq.client.transaction_outcomes import CheckFailed, EndFailed
-from sparrowmq.errors import InvokeTimeout
+from sparrowmq.errors import InvokeTimeout, UnreadableMessage
+from sparrowmq.membership.actions import OffsetCorrected, QueueLost
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState, UnreadablePolicy
 
 QUEUE = MessageQueue("T", "broker-a", 3)
@@ -169,3 +176,39 @@ def test_page_of_log_lines_has_every_event_with_its_level_and_fields(
     assert written == {event: row for event, row in rows.items() if event not in alone}
     assert alone <= rows.keys()
     assert {vars(record)["group"] for record in caplog.records} == {"GID_x"}
+
+
+def test_queue_that_stands_still_is_a_line_for_each_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = NoticeLog("GID_x")
+    for offset in (5, 5, 5, 6):
+        log.report(RequestFailed("pull", QUEUE, UnreadableMessage(f"at {offset}")))
+
+    assert [line[-4:] for line in caplog.messages] == ["at 5", "at 6"]
+
+
+@pytest.mark.parametrize(
+    ("notice", "words"),
+    [
+        (OffsetCorrected(QUEUE, 5, 9), "no offset 5 any more, because its messages expired;"),
+        (OffsetCorrected(QUEUE, 9, 5), "no offset 9; continuing at 5, and messages from there"),
+        (QueueLost(QUEUE), "was lost; the messages that listeners have now come again"),
+        (QueueLost(QUEUE, 700), "was lost, as this consumer stood still for 700 ms; the"),
+        (
+            MessagePassedOver(QUEUE, message(7), "no zlib", UnreadablePolicy.SKIP),
+            "cannot be read and was skipped: no zlib",
+        ),
+        (
+            MessagePassedOver(QUEUE, message(7), "no zlib", UnreadablePolicy.DEAD_LETTER),
+            "cannot be read and went to the dead letters: no zlib",
+        ),
+    ],
+)
+def test_line_says_what_becomes_of_messages(
+    caplog: pytest.LogCaptureFixture, notice: Notice, words: str
+) -> None:
+    NoticeLog("GID_x").report(notice)
+
+    (line,) = caplog.messages
+    assert words in line

@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from play import make_idle_subscriber
-from sparrowmq import Message, PollConsumer, Producer, PushConsumer
+from play import Play, PlayedTask, make_idle_subscriber
+from sparrowmq import Message, MessageQueue, PollConsumer, Producer, PushConsumer
 from sparrowmq.client.operations import pull_loop
+from sparrowmq.client.route_cache import route_from
+from sparrowmq.membership.actions import Pull
+from sparrowmq.protocol.bodies import BrokerData, TopicRouteAnswer
+from sparrowmq.protocol.codes import ResponseCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+from sparrowmq.protocol.subscription import parse_subscription
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -91,3 +97,24 @@ def test_pull_that_finds_nothing_gives_its_turn_back(count: int, next_ms: int) -
     pull_loop._count_pulled(subscriber, RATE, count, 1_000)
 
     assert subscriber.next_pull_ms == next_ms
+
+
+@pytest.mark.parametrize(("pulling", "count_max"), [(1, 10), (4, 2), (99, 1)])
+def test_queues_that_are_pulled_at_once_share_the_messages_of_a_second(
+    pulling: int, count_max: int
+) -> None:
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        fields = {"nextBeginOffset": "5", "minOffset": "0", "maxOffset": "5"}
+        fields["suggestWhichBrokerId"] = "0"
+        return response_to(request, ResponseCode.PULL_NOT_FOUND, ext_fields=fields)
+
+    queues = [MessageQueue("T", "b", number) for number in range(pulling)]
+    subscriber, run = make_idle_subscriber(messages_per_s_max=10), Play(answer)
+    subscriber.subscriptions["T"] = parse_subscription("T", "*", sub_version=0)
+    route = TopicRouteAnswer(broker_datas=[BrokerData(broker_name="b", broker_addrs={0: "b:1"})])
+    subscriber.routes.update(route_from("T", route, now_ms=0))
+    subscriber.pulls.update({queue: PlayedTask("pull") for queue in queues})
+    run(pull_loop._pull_once(subscriber, Pull(queues[0], 1, 5)))
+
+    ((_, pull),) = run.requests
+    assert (pull.ext_fields or {})["maxMsgNums"] == str(count_max)

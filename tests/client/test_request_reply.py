@@ -172,6 +172,8 @@ def test_brokers_of_another_topic_know_the_producer_before_they_get_a_request(
     assert ask("T") == []
     # The reply comes over the broker of the request.
     assert ask("U") == ["a:1", "b:1"]
+    codes = [sent.code for _, sent in driver.requests]
+    assert codes.index(RequestCode.HEART_BEAT) < min(codes.index(c) for c in SENDS if c in codes)
     assert ask("U") == ask("T") == []
 
 

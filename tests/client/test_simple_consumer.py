@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from hostile import record
-from play import Play, make_idle_subscriber
+from play import Play, PlayedTask, make_idle_subscriber
 from sparrowmq import (
     AsyncSimpleConsumer,
     BrokerError,
     ConfigError,
+    ConsumeContext,
     Message,
     MessageExt,
     MessageSelector,
@@ -25,13 +26,14 @@ from sparrowmq import (
     UsageError,
 )
 from sparrowmq.calling import clock
-from sparrowmq.calling.effects import Operation, sleep, spawn
+from sparrowmq.calling.effects import Event, Operation, Spawn, sleep, spawn, wait
 from sparrowmq.client.assembly import make_pop_source, subscribe_pops
 from sparrowmq.client.operations import pop, pop_loop
 from sparrowmq.client.operations.deliver import Judged
 from sparrowmq.client.operations.pop import PopSource
 from sparrowmq.client.operations.routes import ROUTE_MS
-from sparrowmq.errors import ConnectFailed
+from sparrowmq.client.subscriber import GivenUp, RequestFailed
+from sparrowmq.errors import ConnectFailed, InvokeTimeout
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.model.message import (
     PROPERTY_FIRST_POP_TIME,
@@ -453,8 +455,10 @@ def test_messages_that_inflate_beyond_the_bound_of_an_answer_are_given_back(
     assert run.slept_ms, "the driver gets a turn"
 
 
-def make_popping(source: PopSource, *, done: Sequence[MessageExt] = ()) -> pop_loop._Popping:
-    subscriber = make_idle_subscriber("GID")
+def make_popping(
+    source: PopSource, *, done: Sequence[MessageExt] = (), **settings: Any
+) -> pop_loop._Popping:
+    subscriber = make_idle_subscriber("GID", **settings)
     return pop_loop._Popping(subscriber, source, done=list(done))
 
 
@@ -482,6 +486,242 @@ def test_listener_gets_no_message_that_others_may_have_by_now(now_ms: int, deliv
 
     assert popping.subscriber.counters.delivered == delivered
     assert not popping.waiting
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_waiting_message_whose_return_fails_keeps_no_other_back(*, is_away: bool) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if (request.ext_fields or {}).get("offset") == "7":
+            if is_away:
+                raise ConnectFailed("away", address=address)
+            return response_to(request, ResponseCode.NO_MESSAGE)
+        return brokers(address, request)
+
+    brokers = Brokers()
+    brokers.count = 3
+    run, source = Play(brokers), make_source("T")
+    messages = receive_once(run, source)
+    popping, asked = make_popping(source), len(run.requests)
+    popping.waiting.append(pop_loop._Batch(messages[0].queue, messages, 1_000, popped_ms=5))
+    assert popping.take_waiting(4) == []
+    run.handler = answer
+    run(pop_loop._give_back(popping, popping.take_waiting(5)))
+
+    given = [each.ext_fields or {} for _, each in run.requests[asked:]]
+    assert [fields["offset"] for fields in given] == ["7", "8", "9"]
+    assert {(fields["invisibleTime"], fields["suspend"]) for fields in given} == {("0", "true")}
+    assert not popping.has_open_ends
+    assert popping.subscriber.wake.is_set
+
+
+def test_close_acknowledges_while_a_broker_does_not_answer_what_is_given_back(
+    run: Callable[[Operation[Any]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, waiting = receive_of_both(Play(Brokers()), make_source("T"))
+    steps, is_told = list[str](), Event()
+
+    def acknowledge(_: object, messages: Sequence[MessageExt]) -> Operation[None]:
+        assert messages == [done]
+        steps.append("acknowledged")
+        is_told.set()
+        yield from ()
+
+    def give_back(_: object, messages: Sequence[MessageExt]) -> Operation[None]:
+        assert messages == [waiting]
+        yield from wait(is_told, timeout_ms=2_000)
+        yield from sleep(20)
+        steps.append("given back")
+
+    monkeypatch.setattr(pop_loop, "acknowledge", acknowledge)
+    monkeypatch.setattr(pop_loop, "give_back", give_back)
+    popping = make_popping(make_source("T"), done=[done])
+    popping.waiting.append(pop_loop._Batch(waiting.queue, [waiting], until_ms=0, popped_ms=0))
+
+    run(pop_loop._leave(popping))
+    assert steps == ["acknowledged", "given back"]
+
+
+def test_dead_letter_whose_acknowledgement_is_not_answered_is_one() -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.ACK_MESSAGE and not lost:
+            lost.append(address)
+            raise InvokeTimeout("late", address=address)
+        return brokers(address, request)
+
+    brokers, lost, reported = Brokers(), list[str](), list[object]()
+    run, source = Play(brokers), make_source("T")
+    (message, *_) = receive_of_both(run, source)
+    popping, asked = make_popping(source), len(run.requests)
+    popping.subscriber.report = reported.append
+    batch = pop_loop._Batch(message.queue, [message], until_ms=0, popped_ms=0)
+    run.handler = answer
+    run(pop_loop._return_failed(popping, batch, Judged(0, -1, {}, ConsumedCode.FAILED)))
+    run(pop_loop._acknowledge_done(popping))
+
+    codes = [each.code for _, each in run.requests[asked:]]
+    ack = RequestCode.ACK_MESSAGE
+    assert codes == [RequestCode.CONSUMER_SEND_MSG_BACK, ack, ack]
+    assert GivenUp(message.queue, (message,), is_broadcasting=False) in reported
+
+
+def test_message_whose_dead_letter_is_refused_is_not_acknowledged() -> None:
+    brokers, reported = Brokers(), list[object]()
+    run, source = Play(brokers), make_source("T")
+    message = next(m for m in receive_of_both(run, source) if m.broker_name == "a")
+    popping, brokers.refusal = make_popping(source), ResponseCode.SYSTEM_ERROR
+    popping.subscriber.report = reported.append
+    batch = pop_loop._Batch(message.queue, [message], until_ms=0, popped_ms=0)
+    run(pop_loop._return_failed(popping, batch, Judged(0, -1, {}, ConsumedCode.FAILED)))
+
+    assert popping.done == []
+    assert [type(each) for each in reported] == [RequestFailed]
+
+
+class Unrun(Play):
+    """Begins no call of the listener: its tasks wait for a thread."""
+
+    def carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Spawn) and effect.name == "calls of the listener":
+            effect.operation.close()
+            return PlayedTask(effect.name)
+        return super().carry_out(effect)
+
+
+def messages_of(count: int, **fields: Any) -> list[MessageExt]:
+    return [
+        MessageExt("T", b"", {PROPERTY_POP_CK: f"0 5 60000 0 0 b 0 {at}"}, "b", 0, at, 0, **fields)
+        for at in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("is_quick", "is_behind", "pop_count", "pops"),
+    [
+        (False, True, 0, 1),
+        (False, True, 1, 0),
+        (True, False, 0, 1),
+        (True, False, 1, 0),
+        (True, True, 0, pop_loop.POPS_MAX),
+        (True, True, 6, pop_loop.POPS_MAX - 6),
+    ],
+)
+def test_no_more_is_popped_at_once_than_the_listener_can_take(
+    pop_count: int, pops: int, *, is_quick: bool, is_behind: bool
+) -> None:
+    run = Unrun(Brokers())
+    popping = make_popping(make_source("T"), consume_thread_count=3)
+    popping.subscriber.listener_calls.is_quick = is_quick
+    popping.is_behind, popping.pop_count = is_behind, pop_count
+    (message,) = messages_of(1)
+    popping.waiting.append(pop_loop._Batch(message.queue, [message], 1_000, popped_ms=0))
+    run(pop_loop._begin_due(popping, 0))
+
+    asked = [each for _, each in run.requests if each.code == RequestCode.POP_MESSAGE]
+    counts = [(each.ext_fields or {})["maxMsgNums"] for each in asked]
+    # The listener has one message of the three that it may have.
+    assert counts == ["32" if is_quick else "2"] * pops
+
+
+def test_messages_whose_calls_did_not_begin_wait_again_in_their_order_and_are_given_back() -> None:
+    run = Unrun(Brokers())
+    popping, messages = make_popping(make_source()), messages_of(3)
+    popping.waiting.extend(
+        pop_loop._Batch(each.queue, [each], 60_000, popped_ms=0) for each in messages
+    )
+    run(pop_loop._begin_due(popping, 0))
+    assert (len(popping.waiting), popping.subscriber.counters.delivered) == (0, 3)
+    pop_loop._take_back(popping, 0)
+    assert not popping.waiting
+
+    popping.subscriber.member.leave(0)
+    pop_loop._take_back(popping, 0)
+
+    assert [batch.messages for batch in popping.waiting] == [[each] for each in messages]
+    assert popping.subscriber.counters.delivered == 0
+    assert not popping.has_open_ends
+
+
+def test_message_that_came_again_has_a_call_without_the_one_at_its_offset_in_the_queue() -> None:
+    first, second = messages_of(2)
+    again = MessageExt("T", b"", {PROPERTY_POP_CK: "0 5 60000 0 1 b 0 0"}, "b", 0, 0, 0)
+
+    # Brokers of RocketMQ number it in a retry topic; decisions are by offset.
+    calls = [found for _, found in pop_loop._split([first, again, second], 2)]
+    assert calls == [[first, second], [again]]
+    assert [len(found) for _, found in pop_loop._split(messages_of(5), 2)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("reconsume_times", "level", "delay_ms"),
+    [(0, 0, 10_000), (1, 0, 30_000), (15, 0, 7_200_000), (1, 2, 5_000), (1, 99, 7_200_000)],
+)
+def test_failed_message_is_invisible_for_the_delay_of_its_level(
+    reconsume_times: int, level: int, delay_ms: int
+) -> None:
+    run, popping = Play(Brokers()), make_popping(make_source("T"))
+    (message,) = messages_of(1, reconsume_times=reconsume_times)
+    batch = pop_loop._Batch(message.queue, [message], until_ms=0, popped_ms=0)
+    run(pop_loop._return_failed(popping, batch, Judged(0, level, {}, ConsumedCode.FAILED)))
+
+    changes = [
+        (fields["invisibleTime"], fields["suspend"])
+        for _, each in run.requests
+        if each.code == RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+        for fields in [each.ext_fields or {}]
+    ]
+    assert changes[0] == (str(delay_ms), "false")
+    assert popping.subscriber.counters.sent_back == 1
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_call_ends_with_all_of_its_messages_and_decisions(*, is_decided: bool) -> None:
+    def listen(messages: list[MessageExt], context: ConsumeContext) -> None:
+        if is_decided:
+            context.dead_letter(messages[1], reason="bad")
+
+    run, popping, messages = Play(Brokers()), make_popping(make_source("T")), messages_of(3)
+    popping.subscriber.listener = listen
+    popping.source.subscriptions.clear()
+    popping.waiting.append(pop_loop._Batch(messages[0].queue, messages, 60_000, popped_ms=0))
+    run(pop_loop._begin_due(popping, 0))
+    run(pop_loop._settle_ended(popping, 0))
+
+    codes = [each.code for _, each in run.requests]
+    assert codes.count(RequestCode.CONSUMER_SEND_MSG_BACK) == int(is_decided)
+    run(pop_loop._settle_ended(popping, 0))
+    acked = [each for _, each in run.requests if each.code == RequestCode.BATCH_ACK_MESSAGE]
+    acks = [ack for each in acked for ack in decode_body(BatchAckBody, each.body).acks]
+    assert sorted(offset for ack in acks for offset in ack.offsets()) == [0, 1, 2]
+    assert not popping.has_open_ends
+
+
+def test_close_waits_until_the_acknowledgements_are_answered(
+    run: Callable[[Operation[Any]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acked: list[MessageExt] = []
+
+    def acknowledge(_: object, messages: Sequence[MessageExt]) -> Operation[None]:
+        yield from sleep(20)
+        acked.extend(messages)
+
+    monkeypatch.setattr(pop_loop, "acknowledge", acknowledge)
+    messages = messages_of(3)
+    popping = make_popping(make_source("T"), done=messages)
+
+    run(pop_loop._leave(popping))
+    assert acked == messages
+
+
+@pytest.mark.parametrize(("begun_ms", "counts"), [(None, "true"), (0, "false")])
+def test_renewal_counts_as_an_attempt_once_the_listener_has_the_message(
+    begun_ms: int | None, counts: str
+) -> None:
+    run, popping, (message,) = Play(Brokers()), make_popping(make_source("T")), messages_of(1)
+    batch = pop_loop._Batch(message.queue, [message], 0, popped_ms=0, begun_ms=begun_ms)
+    run(pop_loop._renew(popping, batch))
+
+    # `suspend` means that the change is no attempt.
+    assert (run.requests[-1][1].ext_fields or {})["suspend"] == counts
 
 
 def test_message_tells_when_it_was_popped_first() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hostile import HostileCluster, NameServerScript, record
-from play import Play, make_publisher
+from play import Play, PlayedTask, make_publisher
 from sparrowmq import (
     AsyncTransactionProducer,
     HalfMessage,
@@ -24,10 +24,11 @@ from sparrowmq import (
     TransactionProducer,
     TransactionState,
 )
+from sparrowmq.calling.effects import Spawn, Wait
 from sparrowmq.client import transaction_outcomes
 from sparrowmq.client.operations import transactions
 from sparrowmq.client.transaction_outcomes import Coordinator, note_broker_lost
-from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.errors import ConfigError, ConnectFailed, UsageError
 from sparrowmq.membership.member import HEARTBEAT_RETRY_MS
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
@@ -540,3 +541,96 @@ def test_broker_lost_during_a_heartbeat_has_the_next_one_soon() -> None:
     is_lost = False
     run(transactions._heartbeat(coordinator))
     assert coordinator.heartbeat_due_ms - run.now_ms > HEARTBEAT_RETRY_MS
+
+
+@pytest.mark.parametrize("silent", [None, "ns:1", "b:1"])
+def test_heartbeat_that_did_not_reach_all_brokers_is_repeated_soon(silent: str | None) -> None:
+    script = NameServerScript()
+    script.brokers = {"a": "a:1", "b": "b:1"}
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if address == silent:
+            raise ConnectFailed("away", address=address)
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            found = script.answer(request)
+            assert isinstance(found, RemotingCommand)
+            return found
+        reached.append(address)
+        return response_to(request)
+
+    run, reached = Play(answer), list[str]()
+    coordinator = Coordinator(
+        publisher=make_publisher(), check=lambda message: UNKNOWN, report=lambda notice: None
+    )
+    # Those known before, where no name server answers.
+    coordinator.addresses = ("a:1",)
+    run(transactions._heartbeat(coordinator))
+
+    is_soon = coordinator.heartbeat_due_ms - run.now_ms == HEARTBEAT_RETRY_MS
+    assert (is_soon, coordinator.is_beating) == (silent is not None, False)
+    assert reached == (["a:1"] if silent else ["a:1", "b:1"])
+
+
+def ask_about(coordinator: Coordinator, count: int) -> None:
+    for offset in range(count):
+        half = record("T", 0, offset, properties=f"PGROUP\x01GP\x02UNIQ_KEY\x01ID{offset}\x02")
+        fields = {"tranStateTableOffset": f"{offset}", "commitLogOffset": "0", "msgId": "ID"}
+        code = RequestCode.CHECK_TRANSACTION_STATE
+        request = RemotingCommand(code=code, ext_fields=fields, body=half)
+        transaction_outcomes.note_question({"GP": coordinator}, "b:1", request)
+
+
+class Closing(Play):
+    """Closes a producer once it waits; its calls of `check` may not come to an end."""
+
+    def __init__(self, *, answers: bool, raises: bool = False) -> None:
+        super().__init__(lambda _, request: response_to(request))
+        self.answers = answers
+        self.checks = 0
+        self.coordinator = Coordinator(
+            publisher=make_publisher(), check=self.check, report=lambda notice: None
+        )
+        self.raises = raises
+        # No heartbeat is due.
+        self.coordinator.heartbeat_due_ms = self.now_ms + 1_000_000
+
+    def check(self, message: MessageExt) -> TransactionState:
+        if self.raises:
+            raise LookupError(message.msg_id)
+        return COMMIT
+
+    def carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Spawn) and effect.name == "check":
+            self.checks += 1
+            if not self.answers:
+                effect.operation.close()
+                return PlayedTask(effect.name)
+        if isinstance(effect, Wait):
+            self.coordinator.close()
+            self.now_ms += effect.timeout_ms or 0
+            return False
+        return super().carry_out(effect)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_each_question_is_answered_also_after_checks_that_fail(*, raises: bool) -> None:
+    run = Closing(answers=True, raises=raises)
+    ask_about(run.coordinator, 9)
+    run(transactions.serve(run.coordinator))
+
+    ends = [each for _, each in run.requests if each.code == RequestCode.END_TRANSACTION]
+    asked = [(each.ext_fields or {})["tranStateTableOffset"] for each in ends]
+    assert (run.checks, asked) == (9, [] if raises else [str(number) for number in range(9)])
+    # The broker counts it as the answer to its question.
+    assert {(each.ext_fields or {})["fromTransactionCheck"] for each in ends} <= {"true"}
+
+
+def test_only_so_many_checks_run_at_once_and_closing_waits_for_them_as_for_a_request() -> None:
+    run = Closing(answers=False)
+    ask_about(run.coordinator, 9)
+    begun_ms, waiting_ms = run.now_ms, 1_000_000
+    run(transactions.serve(run.coordinator))
+
+    assert run.checks == transaction_outcomes.CHECKS_AT_ONCE
+    timeout_ms = run.coordinator.publisher.config.send_timeout_ms
+    assert run.now_ms - begun_ms == waiting_ms + timeout_ms

@@ -44,6 +44,8 @@ class LocalOffsets:
         )
         self._lock = threading.Lock()
         self._offsets: dict[MessageQueue, int] = {}
+        # Whether the file could not be read, and its former version stands in for it.
+        self._is_damaged = False
 
     def load(self) -> dict[MessageQueue, int]:
         """Read the file, or its former version; {} if there is neither.
@@ -60,6 +62,7 @@ class LocalOffsets:
                 failure = failure or error
                 continue
             self._offsets = dict(body.offset_table)
+            self._is_damaged = failure is not None
             return dict(self._offsets)
         if failure is not None:
             raise ConfigError(
@@ -79,12 +82,12 @@ class LocalOffsets:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 new.write_bytes(encode_body(ResetOffsetBody(offset_table=offsets), pretty=True))
-                if self._path.exists():
+                if self._path.exists() and not self._is_damaged:
                     os.replace(self._path, self._backup_path())
                 os.replace(new, self._path)
             except OSError as error:
                 raise StoreError(f"offsets cannot be stored in {self._path}: {error}") from error
-            self._offsets = offsets
+            self._offsets, self._is_damaged = offsets, False
 
     def _backup_path(self) -> Path:
         return self._path.with_suffix(".json.bak")

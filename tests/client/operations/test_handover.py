@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
 
+from hostile import record
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.handover import (
@@ -129,10 +131,15 @@ def test_request_for_a_lock_waits_at_the_broker_which_says_whether_we_stand_in(
             request, body=encode_body(LockBatchResponseBody(sparrowmq_stood_in=stood_in))
         )
 
-    play(answer)(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
+    run = play(answer)
+    run(acquire(subscriber, Acquire(OLD, 1, wants_lock=True)))
+    run(regain(subscriber, Regain(OLD, 1, wants_lock=True, newest=None)))
 
-    ((_, told),) = subscriber.member.events  # type: ignore[attr-defined]
-    assert (asked, told["stands_in"]) == ([str(LOCK_WAIT_MS)], stands_in)
+    events = subscriber.member.events  # type: ignore[attr-defined]
+    assert [told["stands_in"] for _, told in events] == [stands_in] * 2
+    # Who has the queue in hand is not to be held up.
+    assert asked == [str(LOCK_WAIT_MS), "0"]
+    assert run.waits_ms[0] - run.waits_ms[1] == LOCK_WAIT_MS
 
 
 @pytest.mark.parametrize("is_in_hand", [False, True])
@@ -357,16 +364,20 @@ HERE, ELSEWHERE = "10.0.0.1:1", "10.0.0.9:1"
 NEWEST = Stored(8, 800, 8_000)
 
 
-def with_offset(offset: int, *, held: bool = True) -> Callable[[str, RemotingCommand], Any]:
-    """A broker that has an offset of the group, and no message."""
+def with_offset(
+    offset: int, *, held: bool = True, stored: bytes = b""
+) -> Callable[[str, RemotingCommand], Any]:
+    """A broker that has an offset of the group, and the message of a record or none."""
 
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
         if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
             return response_to(request, ext_fields={"offset": str(offset)})
         if request.code == RequestCode.PULL_MESSAGE:
-            fields = {"nextBeginOffset": "8", "minOffset": "0", "maxOffset": "8"}
+            end = "10" if stored else "8"
+            fields = {"nextBeginOffset": end, "minOffset": "0", "maxOffset": end}
             fields["suggestWhichBrokerId"] = "0"
-            return response_to(request, ResponseCode.PULL_NOT_FOUND, ext_fields=fields)
+            code = ResponseCode.SUCCESS if stored else ResponseCode.PULL_NOT_FOUND
+            return response_to(request, code, ext_fields=fields, body=stored)
         if not held:
             raise ConnectFailed("away", address=address)
         return broker()(address, request)
@@ -465,6 +476,44 @@ def test_who_has_pulled_nothing_begins_anew_where_the_broker_forgot_the_offset(
     assert (name, told["found"]) == ("regained", found)
 
 
+@pytest.mark.parametrize("is_in_hand", [False, True])
+@pytest.mark.parametrize(
+    ("place", "has_newest"),
+    [
+        (NEWEST, True),
+        (NEWEST._replace(position=900), False),
+        (NEWEST._replace(timestamp_ms=9_000), False),
+        # The first of those that the broker still has.
+        (NEWEST._replace(offset=9), False),
+        (None, False),
+    ],
+)
+def test_newest_message_is_the_one_that_stands_where_it_stood(
+    subscriber: Subscriber, play: Any, place: Stored | None, has_newest: bool, is_in_hand: bool
+) -> None:
+    stored = b""
+    if place is not None:
+        offset, position, timestamp_ms = place
+        stored = record("T", 0, offset, position=position, store_timestamp_ms=timestamp_ms)
+    operation = (
+        regain(subscriber, Regain(OLD, 1, wants_lock=False, newest=NEWEST))
+        if is_in_hand
+        else acquire(subscriber, Acquire(OLD, 1, wants_lock=False, newest=NEWEST))
+    )
+
+    # Of a former master: what is found now is old, unless messages are gone.
+    subscriber.known_offsets.note(OLD, KnownOffset(ELSEWHERE, 9, None))
+    run = play(with_offset(4, stored=stored))
+    run(operation)
+
+    ((_, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert told["has_newest"] == has_newest
+    if is_in_hand:
+        assert told["found"] == (None if has_newest else 4)
+    (pulled,) = [each for _, each in run.requests if each.code == RequestCode.PULL_MESSAGE]
+    assert (pulled.ext_fields or {})["queueOffset"] == str(NEWEST.offset)
+
+
 def move(subscriber: Subscriber, *hosts: str) -> tuple[MessageQueue, ...]:
     """Make the topic a static one, whose queues these brokers serve by turns."""
     names = sorted(set(hosts))
@@ -521,3 +570,41 @@ def test_broker_that_no_longer_serves_a_queue_makes_the_member_ask_for_routes(
 
     names = [name for name, _ in subscriber.member.events]  # type: ignore[attr-defined]
     assert names == ["queue_moved", "acquire_failed"]
+
+
+def test_start_that_was_found_is_not_taken_back_by_a_new_master(
+    subscriber: Subscriber, play: Any
+) -> None:
+    play(with_offset(9))(acquire(subscriber, Acquire(OLD, 1, wants_lock=False)))
+    route = TopicRouteAnswer(
+        broker_datas=[BrokerData(broker_name="b", broker_addrs={0: ELSEWHERE})],
+        queue_datas=[QueueData(broker_name="b", read_queue_nums=2, write_queue_nums=2, perm=6)],
+    )
+    subscriber.routes.update(route_from("T", route, now_ms=1))
+    play(with_offset(4))(acquire(subscriber, Acquire(OLD, 2, wants_lock=False)))
+
+    events = subscriber.member.events  # type: ignore[attr-defined]
+    assert [told["offset"] for _, told in events] == [9, 9]
+
+
+@pytest.mark.parametrize(("topic", "offset"), [("T", 50), ("%RETRY%GID_h", 0)])
+def test_first_message_in_memory_is_no_commit_where_the_user_chose_a_time(
+    subscriber: Subscriber, play: Any, topic: str, offset: int
+) -> None:
+    """But messages that failed before the first commit are in the retry topic from there on."""
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            # Brokers from 5.0 on tell "none" to who asks for it.
+            if (request.ext_fields or {}).get("setZeroIfNotFound") == "false":
+                return response_to(request, ResponseCode.QUERY_NOT_FOUND)
+            return response_to(request, ext_fields={"offset": "0"})
+        assert request.code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return response_to(request, ext_fields={"offset": "50"})
+
+    subscriber.config = replace(subscriber.config, start=datetime(2026, 1, 1, tzinfo=UTC))
+    queue = OLD._replace(topic=topic)
+    play(answer)(acquire(subscriber, Acquire(queue, 1, wants_lock=False)))
+
+    ((_, told),) = subscriber.member.events  # type: ignore[attr-defined]
+    assert told["offset"] == offset

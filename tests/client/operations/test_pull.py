@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile import altered, record
-from play import Handler, Play
+from play import Handler, Play, make_unrun_subscriber
 from sparrowmq.client.operations.pull import (
     PullReply,
     PullStatus,
@@ -20,9 +20,15 @@ from sparrowmq.client.operations.pull import (
     make_pull_header,
     pull,
 )
+from sparrowmq.client.operations.pull_loop import keep_pulling
+from sparrowmq.client.route_cache import route_from
+from sparrowmq.client.subscriber import RequestFailed, Subscriber
 from sparrowmq.errors import BrokerError, RemoteProtocolError
+from sparrowmq.membership.actions import Acquire, Deliver, Pull
+from sparrowmq.membership.member import TopicShare
 from sparrowmq.model import MessageQueue
-from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.bodies import BrokerData, QueueData, TopicRouteAnswer
+from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.record import decode_messages
 
@@ -220,3 +226,78 @@ def test_illegal_offset_is_corrected_into_the_queue(
     result = PullReply(PullStatus.OFFSET_ILLEGAL, advice, 2, 9, b"")
 
     assert corrected_offset(offset, result) == expected
+
+
+MINE = MessageQueue("T", "a", 0)
+
+
+@pytest.fixture
+def subscriber() -> Subscriber:
+    """A member that is to pull a queue from offset 9 on, for messages with the tag BB."""
+    made = make_unrun_subscriber("GID_s", "T", expression="BB")
+    route = TopicRouteAnswer(
+        broker_datas=[BrokerData(broker_name="a", broker_addrs={0: "a:1"})],
+        queue_datas=[QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)],
+    )
+    made.routes.update(route_from("T", route, now_ms=0))
+    member = made.member
+    member.rebalanced([TopicShare("T", (MINE,), ("me",), (MINE,))], 0)
+    (begun,) = [each for each in member.due(0) if isinstance(each, Acquire)]
+    member.acquired(MINE, begun.epoch, offset=9, is_committed=True, now_ms=0)
+    return made
+
+
+def pull_on(subscriber: Subscriber, code: int, body: bytes = b"", **fields: str) -> list[str]:
+    """Answer a member's first pull so, and the others with nothing; return the offsets asked."""
+    asked: list[str] = []
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        offset = (request.ext_fields or {})["queueOffset"]
+        asked.append(offset)
+        nothing = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": "30"}
+        nothing["nextBeginOffset"] = offset
+        if len(asked) == 1:
+            return response_to(request, code, ext_fields=nothing | fields, body=body)
+        return response_to(request, ResponseCode.PULL_NOT_FOUND, ext_fields=nothing)
+
+    run = Play(answer)
+    run.now_ms = 0
+    (pulling,) = [each for each in subscriber.member.due(0) if isinstance(each, Pull)]
+    run(keep_pulling(subscriber, pulling))
+    return asked
+
+
+def test_message_with_the_hash_code_of_a_wanted_tag_is_not_delivered(
+    subscriber: Subscriber,
+) -> None:
+    tags = {9: "Aa", 10: "BB", 11: "Aa"}
+    body = b"".join(record("T", 0, at, properties=f"TAGS\x01{tag}") for at, tag in tags.items())
+
+    assert pull_on(subscriber, 0, body, nextBeginOffset="12")[:2] == ["9", "12"]
+    given = [each for each in subscriber.member.due(0) if isinstance(each, Deliver)]
+    assert [m.queue_offset for each in given for batch in each.batches for m in batch] == [10]
+
+
+def test_pull_goes_on_at_the_first_message_that_there_is(subscriber: Subscriber) -> None:
+    # Brokers of 4.x advise 0.
+    asked = pull_on(subscriber, 21, nextBeginOffset="0", minOffset="20")
+
+    assert asked[:2] == ["9", "20"]
+
+
+@pytest.mark.parametrize(
+    ("code", "is_reported"),
+    [
+        (ResponseCode.SUBSCRIPTION_NOT_LATEST, False),
+        (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, False),
+        (ResponseCode.NO_PERMISSION, True),
+    ],
+)
+def test_broker_that_does_not_know_the_member_yet_is_no_failure(
+    subscriber: Subscriber, code: int, *, is_reported: bool
+) -> None:
+    reported: list[object] = []
+    subscriber.report = reported.append
+
+    assert pull_on(subscriber, code) == ["9"]
+    assert [type(each) for each in reported] == [RequestFailed] * is_reported

@@ -213,7 +213,7 @@ class AsyncPollConsumer:
                 that were given up meanwhile: another member gets their messages again.
 
         Raises: UsageError for a queue that this consumer does not have; TransportError,
-            BrokerError.
+            BrokerError, once the queues of other brokers are committed.
         """
         await self._member.run(poll.commit(self._state, offsets))
 

@@ -469,7 +469,8 @@ class Admin:
             messages: as `dead_letters` returns them.
             by: who sends them, for the property `RESENT_BY` and the broker's record of changes.
 
-        Raises: UsageError for a message that is not a dead letter of the group.
+        Raises: SendFailed if some were sent, which says how many, and names the others; if none
+        was, its first error: UsageError for a message that is not a dead letter of the group.
         """
         return self._driver.run(
             dead_letters.resend_dead_letters(self._directory, group, messages, by=by)

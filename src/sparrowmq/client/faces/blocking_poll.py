@@ -210,7 +210,7 @@ class PollConsumer:
                 that were given up meanwhile: another member gets their messages again.
 
         Raises: UsageError for a queue that this consumer does not have; TransportError,
-            BrokerError.
+            BrokerError, once the queues of other brokers are committed.
         """
         self._member.run(poll.commit(self._state, offsets))
 

@@ -16,8 +16,8 @@ from sparrowmq.client.operations.browse import (
     open_browser,
     storing_order,
 )
-from sparrowmq.client.operations.gather import WIDTH, gather
-from sparrowmq.client.operations.groups import find_group_settings
+from sparrowmq.client.operations.gather import WIDTH, gather, gather_outcomes
+from sparrowmq.client.operations.groups import look_at_group_settings
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.resend import UNCHANGED, Edit, mark_resent
 from sparrowmq.client.operations.routes import get_broker_address, get_route
@@ -29,7 +29,7 @@ from sparrowmq.client.operations.send_back import (
 )
 from sparrowmq.client.operations.topics import list_topics, look_at_topic
 from sparrowmq.doctor.group_snapshot import LETTERS_READ_MAX
-from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
+from sparrowmq.errors import SendFailed, SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import PROPERTY_RETRY_TOPIC
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, dlq_topic, retry_topic
@@ -38,6 +38,8 @@ from sparrowmq.protocol.headers import GetMaxOffsetRequestHeader
 
 # SubscriptionGroupConfig.retryMaxTimes, used if no broker returns another.
 RETRY_TIMES_MAX = 16
+# The letters that an error names at most.
+FAILED_SHOWN_MAX = 10
 
 
 class DeadLetters(NamedTuple):
@@ -122,7 +124,8 @@ def resend_dead_letter(
             timeout_ms=directory.timeout_ms,
         )
         return
-    known = yield from find_group_settings(directory, group)
+    # A broker that does not answer keeps no letter of another from being sent.
+    known, _ = yield from look_at_group_settings(directory, group)
     times = [found.retry_max_times for _, found in known if found is not None]
     timestamp_ms = yield from timestamp()
     copy = edit.apply(message)
@@ -189,8 +192,24 @@ def resend_dead_letters(
 ) -> Operation[int]:
     """Send each dead letter to its group again, as `resend_dead_letter` does.
 
-    Raises: the first error, after the other letters were sent.
+    Raises: the first error if no letter was sent; else SendFailed, which names the others.
     """
     each = [resend_dead_letter(directory, group, m, edit=edit, by=by) for m in messages]
-    yield from gather(each, name=f"resends of {group}", at_once=WIDTH)
-    return len(messages)
+    outcomes = yield from gather_outcomes(each, name=f"resends of {group}", at_once=WIDTH)
+    failures = [
+        (message.msg_id, outcome)
+        for message, outcome in zip(messages, outcomes, strict=True)
+        if isinstance(outcome, SparrowError)
+    ]
+    if not failures:
+        return len(messages)
+    _, error = failures[0]
+    if len(failures) == len(messages):
+        raise error
+    left = ", ".join(msg_id for msg_id, _ in failures[:FAILED_SHOWN_MAX])
+    more = len(failures) - FAILED_SHOWN_MAX
+    raise SendFailed(
+        f"{len(messages) - len(failures)} of {len(messages)} dead letters were sent to {group} "
+        f"again, and the others were not: {left}{f' and {more} more' if more > 0 else ''}; {error}",
+        outcome_unknown=any(failure.outcome_unknown for _, failure in failures),
+    ) from error

@@ -139,12 +139,7 @@ def acquire(subscriber: Subscriber, action: Acquire) -> Operation[None]:
             now_ms=now_ms,
         )
     except SparrowError as error:
-        subscriber.report(RequestFailed("start offset", queue, error))
-        now_ms = yield Now()
-        if error.refresh_route:
-            member.queue_moved(now_ms)
-        if (owned := member.find_queue(queue, epoch)) is not None:
-            owned.acquire_failed(now_ms)
+        yield from _note_failed(subscriber, action, error)
     subscriber.wake.set()
 
 
@@ -182,13 +177,22 @@ def regain(subscriber: Subscriber, action: Regain) -> Operation[None]:
                 now_ms=now_ms,
             )
     except SparrowError as error:
-        subscriber.report(RequestFailed("committed offset", queue, error))
-        now_ms = yield Now()
-        if error.refresh_route:
-            member.queue_moved(now_ms)
-        if (owned := member.find_queue(queue, epoch)) is not None:
-            owned.acquire_failed(now_ms)
+        yield from _note_failed(subscriber, action, error)
     subscriber.wake.set()
+
+
+def _note_failed(
+    subscriber: Subscriber, action: Acquire | Regain, error: SparrowError
+) -> Operation[None]:
+    """Report that a queue was not acquired or regained; the member tries again a little later."""
+    member = subscriber.member
+    what = "start offset" if isinstance(action, Acquire) else "committed offset"
+    subscriber.report(RequestFailed(what, action.queue, error))
+    now_ms: int = yield Now()
+    if error.refresh_route:
+        member.queue_moved(now_ms)
+    if (owned := member.find_queue(action.queue, action.epoch)) is not None:
+        owned.acquire_failed(now_ms)
 
 
 def _find_forgotten(subscriber: Subscriber, queue: MessageQueue) -> Operation[int | None]:

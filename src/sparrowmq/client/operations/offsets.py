@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sparrowmq.calling.effects import Operation
-from sparrowmq.client.operations.gather import gather
+from sparrowmq.client.operations.gather import gather, gather_outcomes
 from sparrowmq.client.operations.request import INVOKE_TIMEOUT_MS, ask, decode_answer
-from sparrowmq.errors import BrokerError, RemoteProtocolError
+from sparrowmq.errors import BrokerError, RemoteProtocolError, SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.queue import OFFSET_MAX
 from sparrowmq.protocol.bodies import (
@@ -115,11 +115,25 @@ def commit_all(
 
     Apache's brokers lose some of a group's first commits of a topic if they come at the same time
     (ConsumerOffsetManager.commitOffset of 4.9.7 and 5.5.0), and confirm them all the same.
+
+    Raises: an error of a commit, once all have ended. Where the one that ends first fails, those
+    of its topic and broker do not begin; a broker that is away keeps none of another's.
     """
-    firsts = {(q.topic, host(q)): q for q in reversed(list(commits))}.values()
-    yield from gather([commits[queue] for queue in firsts], name="commit")
-    rest = [commit for queue, commit in commits.items() if queue not in firsts]
+    firsts = {(q.topic, host(q)): q for q in reversed(list(commits))}
+    begun = yield from gather_outcomes([commits[q] for q in firsts.values()], name="commit")
+    failed = {
+        place: outcome
+        for place, outcome in zip(firsts, begun, strict=True)
+        if isinstance(outcome, SparrowError)
+    }
+    rest = [
+        commit
+        for queue, commit in commits.items()
+        if queue not in firsts.values() and (queue.topic, host(queue)) not in failed
+    ]
     yield from gather(rest, name="commit")
+    for error in failed.values():
+        raise error
 
 
 def max_offset(

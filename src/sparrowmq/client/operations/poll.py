@@ -230,9 +230,13 @@ def commit(state: Polling, offsets: Mapping[MessageQueue, int] | None) -> Operat
     Raises: UsageError for a queue that is not in hand; TransportError, BrokerError.
     """
     chosen = state.offsets_to_commit(offsets)
-    commits = {queue: _store_offset(state, queue, offset) for queue, offset in chosen.items()}
+    commits = {queue: _commit_chosen(state, queue, offset) for queue, offset in chosen.items()}
     yield from commit_all(commits, state.directory.routes.host)
-    state.committed.update(chosen)
+
+
+def _commit_chosen(state: Polling, queue: MessageQueue, offset: int) -> Operation[None]:
+    yield from _store_offset(state, queue, offset)
+    state.committed[queue] = offset
 
 
 def committed(state: Polling, queue: MessageQueue) -> Operation[int | None]:

@@ -158,14 +158,12 @@ def _give_back_unwanted(
     """Return the messages of a pop; give them back if nobody waits for them any more."""
     try:
         found = yield from popping
-        if taker.has_gone:
-            for message in found:
-                yield from change_invisible(source, message, invisible_ms=0, is_attempt=False)
     except SparrowError:
-        if not taker.has_gone:
-            raise
-        # The messages come again at the end of their time.
-        found = []
+        if taker.has_gone:
+            return []
+        raise
+    if taker.has_gone:
+        yield from give_back(source, found)
     return found
 
 
@@ -274,9 +272,7 @@ def read_popped(
             for each in decode_stored(body, at, broker_name=broker_name)
         ]
     )
-    # One whose return fails comes again at the end of its time.
-    returns = [change_invisible(source, m, invisible_ms=0, is_attempt=False) for m in left]
-    yield from gather_outcomes(returns, name="return of messages", at_once=WIDTH)
+    yield from give_back(source, left)
     return messages
 
 
@@ -413,13 +409,29 @@ def change_invisible(
     return _replace_handle(message, handle.changed(answer), answer.pop_timestamp_ms)
 
 
+def give_back(source: PopSource, messages: Sequence[MessageExt]) -> Operation[None]:
+    """Let other consumers have messages at once; nothing counts as tried.
+
+    A message whose return fails comes again at the end of its time.
+    """
+    returns = [change_invisible(source, m, invisible_ms=0, is_attempt=False) for m in messages]
+    yield from gather_outcomes(returns, name="return of messages", at_once=WIDTH)
+
+
 def reject(source: PopSource, message: MessageExt) -> Operation[None]:
     """Put a message among the group's dead letters, and acknowledge it then.
 
     Raises: as `acknowledge`. If the second step fails, the message comes again too.
     """
-    handle = _handle_of(message)
-    address, _ = yield from _place_of(source, message, handle)
+    yield from put_dead_letter(source, message)
+    yield from acknowledge(source, [message])
+
+
+def put_dead_letter(source: PopSource, message: MessageExt) -> Operation[None]:
+    """Put a message among the group's dead letters; it is to be acknowledged then.
+
+    Raises: as `acknowledge`.
+    """
+    address, _ = yield from _place_of(source, message, _handle_of(message))
     timeout_ms = source.directory.timeout_ms
     yield from send_dead_letter(address, source.group, message=message, timeout_ms=timeout_ms)
-    yield from acknowledge(source, [message])

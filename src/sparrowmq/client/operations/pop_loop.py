@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -41,11 +40,12 @@ from sparrowmq.client.operations.pop import (
     PopSource,
     acknowledge,
     change_invisible,
+    give_back,
+    put_dead_letter,
     receive,
-    reject,
 )
 from sparrowmq.client.operations.send_back import FIRST_RETRY_LEVEL
-from sparrowmq.client.subscriber import FirstMessage, RequestFailed, Subscriber
+from sparrowmq.client.subscriber import FirstMessage, GivenUp, RequestFailed, Subscriber
 from sparrowmq.errors import BrokerError, SparrowError, TopicRouteNotFound, TransportError
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.model import MessageExt, MessageQueue
@@ -159,12 +159,11 @@ def _run(subscriber: Subscriber) -> Operation[None]:
         _take_back(popping, now_ms)
         yield from _renew_due(popping, now_ms)
         yield from _end_former_pops(popping)
-        if member.is_suspended:
-            yield from _give_back(popping, popping.take_waiting(now_ms))
-        else:
+        if not member.is_suspended:
             yield from _begin_due(popping, now_ms)
-            if old := popping.take_waiting(now_ms - WAITING_MS_MAX):
-                yield Spawn(_give_back(popping, old), "give messages back")
+        popped_until_ms = now_ms if member.is_suspended else now_ms - WAITING_MS_MAX
+        if old := popping.take_waiting(popped_until_ms):
+            yield Spawn(_give_back(popping, old), "give messages back")
         subscriber.handed_ms = popping.handed_ms
         due_ms = calls.next_due_ms(now_ms)
         yield Wait(wake, LOOK_MS if due_ms is None else max(0, due_ms - now_ms))
@@ -350,7 +349,11 @@ def _end(popping: _Popping, message: MessageExt, decision: Decision) -> Operatio
         return
     subscriber.counters.sent_back += 1
     if not subscriber.comes_again(message, delay_level=level):
-        yield from _tell(popping, message, partial(reject, source, message))
+        put = partial(put_dead_letter, source, message)
+        # Its acknowledgement is repeated by itself, so that there is one dead letter.
+        if (yield from _tell(popping, message, put, what="dead letter")):
+            subscriber.report(GivenUp(message.queue, (message,), is_broadcasting=False))
+            popping.done.append(message)
         return
     level = level or FIRST_RETRY_LEVEL + message.reconsume_times
     delay_ms = DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
@@ -364,18 +367,22 @@ def _tell(
     tell: Callable[[], Operation[object]],
     *,
     what: str = "acknowledgement",
-) -> Operation[None]:
-    """Tell the broker the end of messages, of which one is named in reports."""
+) -> Operation[bool]:
+    """Tell the broker the end of messages, of which one is named in reports.
+
+    Returns: whether it has confirmed it. If not, the message comes again at the end of its time.
+    """
     for attempt in range(ATTEMPTS_MAX):
+        if attempt:
+            yield Sleep(PAUSE_MS)
         try:
             yield from tell()
-            return
+            return True
         except SparrowError as error:
-            # If all attempts fail, the message comes again at the end of its time.
             popping.subscriber.report(RequestFailed(what, message.queue, error))
-            if not isinstance(error, TransportError) or attempt == ATTEMPTS_MAX - 1:
-                return
-        yield Sleep(PAUSE_MS)
+            if not isinstance(error, TransportError):
+                break
+    return False
 
 
 # --- renewals and the end -----------------------------------------------------------------------
@@ -396,29 +403,20 @@ def _renew(popping: _Popping, batch: _Batch) -> Operation[None]:
     # What a listener has is tried: a message whose work ends its process becomes a dead letter.
     is_tried = batch.begun_ms is not None
     try:
-        yield from _change_each(popping, batch, invisible_ms=INVISIBLE_MS, is_attempt=is_tried)
+        for at, message in enumerate(batch.messages):
+            try:
+                batch.messages[at] = yield from change_invisible(
+                    popping.source, message, invisible_ms=INVISIBLE_MS, is_attempt=is_tried
+                )
+            except BrokerError as error:
+                # The handle is void if the answer to the last change was lost. The acknowledgement
+                # will say so; others of the call are renewed.
+                if error.code != ResponseCode.NO_MESSAGE:
+                    raise
         batch.until_ms = now_ms + INVISIBLE_MS
     except SparrowError as error:
         popping.subscriber.report(RequestFailed("renewal", batch.queue, error))
         yield Sleep(PAUSE_MS)
-
-
-def _change_each(
-    popping: _Popping, batch: _Batch, *, invisible_ms: int, is_attempt: bool
-) -> Operation[None]:
-    """Let messages be invisible for another time, also behind one whose handle is void.
-
-    It is if the answer to its last change was lost.
-    """
-    for at, message in enumerate(batch.messages):
-        try:
-            batch.messages[at] = yield from change_invisible(
-                popping.source, message, invisible_ms=invisible_ms, is_attempt=is_attempt
-            )
-        except BrokerError as error:
-            # Its acknowledgement will say so.
-            if error.code != ResponseCode.NO_MESSAGE:
-                raise
 
 
 def _leave(popping: _Popping) -> Operation[None]:
@@ -427,13 +425,17 @@ def _leave(popping: _Popping) -> Operation[None]:
     for task in popping.pops:
         if popping.is_behind:
             # The broker answers at once, and what it pops is to be given back.
-            with suppress(SparrowError):
+            try:
                 yield Join(task, PAUSE_MS)
+            except SparrowError:
+                # If it does not, closing has no time to wait for each.
+                popping.is_behind = False
         yield Cancel(task)
     now_ms: int = yield Now()
     deadline_ms = now_ms + subscriber.config.drain_timeout_ms
     _take_back(popping, now_ms)
-    yield from _give_back(popping, popping.take_waiting(now_ms))
+    # The acknowledgements of what is done do not wait for a broker that does not answer.
+    yield Spawn(_give_back(popping, popping.take_waiting(now_ms)), "give messages back")
     while now_ms < deadline_ms and not subscriber.member.is_done:
         subscriber.wake.clear()
         yield from _settle_ended(popping, now_ms)
@@ -445,11 +447,11 @@ def _leave(popping: _Popping) -> Operation[None]:
 
 
 def _give_back(popping: _Popping, batches: list[_Batch]) -> Operation[None]:
-    """Let other members have messages that wait for the listener; nothing counts as tried."""
+    """Let other members have messages that wait for the listener."""
     for batch in batches:
         if batch.renewal is not None:
             yield Join(batch.renewal, None)
-        # Messages that stay here come again at the end of their time.
-        with suppress(SparrowError):
-            yield from _change_each(popping, batch, invisible_ms=0, is_attempt=False)
+    # A renewal has given the messages new handles.
+    yield from give_back(popping.source, [each for batch in batches for each in batch.messages])
     popping.ending_count -= len(batches)
+    popping.subscriber.wake.set()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparrowmq.calling.effects import Operation
-from sparrowmq.client.directory import Directory
+from sparrowmq.client.directory import Directory, QueueLag
 from sparrowmq.client.operations.administer import (
     consumer_ids,
     group_lag,
@@ -69,17 +69,27 @@ class Target:
 
 
 class QueueReset(NamedTuple):
-    """The change of one queue's offset; `before` is None if the group has committed nothing."""
+    """The change of one queue's offset.
+
+    Args:
+        before: None if the group has committed nothing.
+        first: the offset of the queue's oldest message; those before it have expired.
+        end: the offset after the newest.
+    """
 
     queue: MessageQueue
     before: int | None
     after: int
+    first: int
     end: int
 
     @property
     def skipped(self) -> int:
         """The number of messages that the group skips; negative for messages that come again."""
-        return self.after - (self.before or 0)
+        return self._bounded(self.after) - self._bounded(self.before or 0)
+
+    def _bounded(self, offset: int) -> int:
+        return min(max(offset, self.first), self.end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +138,14 @@ def plan_reset(
         for lag in lags
         if not queues or (lag.queue.broker_name, lag.queue.queue_id) in set(queues)
     ]
+    firsts = yield from gather(
+        [queue_min_offset(directory, lag.queue) for lag in chosen], name=f"offsets of {topic}"
+    )
     offsets = yield from gather(
-        [_target_offset(directory, lag.queue, target, lag.max_offset) for lag in chosen],
+        [
+            _target_offset(directory, lag, target, first)
+            for lag, first in zip(chosen, firsts, strict=True)
+        ],
         name=f"reset of {group}",
     )
     members = yield from consumer_ids(directory, group)
@@ -138,8 +154,8 @@ def plan_reset(
         topic=topic,
         target=target,
         queues=tuple(
-            QueueReset(lag.queue, lag.committed_offset, offset, lag.max_offset)
-            for lag, offset in zip(chosen, offsets, strict=True)
+            QueueReset(lag.queue, lag.committed_offset, offset, first, lag.max_offset)
+            for lag, offset, first in zip(chosen, offsets, firsts, strict=True)
         ),
         members=tuple(sorted(members)),
         is_whole_topic=len(chosen) == len(lags),
@@ -190,14 +206,14 @@ def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
 
 
 def _target_offset(
-    directory: Directory, queue: MessageQueue, target: Target, end: int
+    directory: Directory, lag: QueueLag, target: Target, first: int
 ) -> Operation[int]:
+    queue, end = lag.queue, lag.max_offset
     if target.is_latest:
         return end
     if target.timestamp_ms is not None:
         timestamp_ms = target.timestamp_ms
         return (yield from queue_offset_at(directory, queue, timestamp_ms=timestamp_ms))
-    first = yield from queue_min_offset(directory, queue)
     if target.offset is None:
         return first
     if not first <= target.offset <= end:

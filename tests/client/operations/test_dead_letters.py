@@ -1,0 +1,93 @@
+"""Dead letters that are sent again while a broker of theirs does not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from play import Play
+from sparrowmq.client.directory_setup import make_directory
+from sparrowmq.client.operations import dead_letters
+from sparrowmq.client.operations.dead_letters import resend_dead_letters
+from sparrowmq.errors import ConnectFailed, InvokeTimeout, SendFailed, TransportError
+from sparrowmq.model import MessageExt
+from sparrowmq.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicRouteData,
+    encode_body,
+)
+from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand, response_to
+
+BROKERS = [BrokerData(broker_name=name, broker_addrs={0: f"{name}:1"}) for name in "ab"]
+QUEUES = [
+    QueueData(broker_name=name, read_queue_nums=1, write_queue_nums=1, perm=6) for name in "ab"
+]
+BODIES = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: TopicRouteData(broker_datas=BROKERS, queue_datas=QUEUES),
+    RequestCode.GET_BROKER_CLUSTER_INFO: ClusterInfo(
+        broker_addr_table={each.broker_name: each for each in BROKERS}
+    ),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: SubscriptionGroupTable(
+        subscription_group_table={"G": SubscriptionGroupConfig(group_name="G", retry_max_times=3)}
+    ),
+}
+
+
+def letter(broker_name: str, offset: int) -> MessageExt:
+    properties = {"UNIQ_KEY": f"{broker_name}{offset}", "RETRY_TOPIC": "T"}
+    return MessageExt("%DLQ%G", b"x", properties, broker_name, 0, offset, 0, reconsume_times=3)
+
+
+class OneAway:
+    """Two brokers, of which b does not answer."""
+
+    def __init__(self, error: type[TransportError]) -> None:
+        self.error = error
+        self.sent: list[dict[str, str]] = []
+
+    def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
+        if address == "b:1":
+            raise self.error("away", address=address)
+        if request.code == RequestCode.SEND_MESSAGE_V2:
+            self.sent.append(dict(request.ext_fields or {}))
+            return response_to(request)
+        if request.code == RequestCode.GET_MAX_OFFSET:
+            return response_to(request, ext_fields={"offset": "9"})
+        return response_to(request, body=encode_body(BODIES[RequestCode(request.code)]))
+
+
+def test_letters_of_other_brokers_go_and_the_error_counts_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_letters, "FAILED_SHOWN_MAX", 2)
+    letters = [letter(name, offset) for offset in range(3) for name in "ab"]
+    servers = OneAway(InvokeTimeout)
+
+    with pytest.raises(SendFailed) as caught:
+        Play(servers)(resend_dead_letters(make_directory("n:1"), "G", letters, by="me"))
+
+    text = str(caught.value)
+    assert "3 of 6 dead letters were sent to G again" in text
+    assert "the others were not: b0, b1 and 1 more; away" in text
+    assert caught.value.outcome_unknown
+    assert isinstance(caught.value.__cause__, InvokeTimeout)
+    # They may fail as often as a new message that has failed once.
+    assert {(fields["j"], fields["l"]) for fields in servers.sent} == {("1", "3")}
+    origins = [fields["i"] for fields in servers.sent]
+    assert [f"RESENT_FROM\x01%DLQ%G a:0:{n}\x02" in each for n, each in enumerate(origins)] == (
+        [True] * 3
+    )
+
+
+def test_error_stays_the_first_one_where_no_letter_went() -> None:
+    servers = OneAway(ConnectFailed)
+
+    with pytest.raises(ConnectFailed, match="away"):
+        Play(servers)(
+            resend_dead_letters(make_directory("n:1"), "G", [letter("b", n) for n in range(2)])
+        )
+    assert not servers.sent
