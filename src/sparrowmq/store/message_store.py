@@ -42,7 +42,7 @@ from sparrowmq.store.clean_stop import resume, write_stop
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, take_readable
-from sparrowmq.store.expiry import Expiry, ExpiryWork
+from sparrowmq.store.expiry import ANY_TIMESTAMP_MS, Expiry, ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.key_search import compare_key
 from sparrowmq.store.log_scan import LogScan
@@ -826,7 +826,12 @@ class MessageStore:
         return self._storage.disk_space()
 
     def expire(
-        self, *, before_timestamp_ms: int | None, files_max: int, reason: str
+        self,
+        *,
+        before_timestamp_ms: int | None,
+        files_max: int,
+        reason: str,
+        timestamp_ms: int = ANY_TIMESTAMP_MS,
     ) -> ExpiryWork | None:
         """Forget the oldest files of the log; return the work that removes them, None for none.
 
@@ -844,6 +849,7 @@ class MessageStore:
             before_timestamp_ms=before_timestamp_ms,
             files_max=files_max,
             reason=reason,
+            timestamp_ms=timestamp_ms,
         )
         if work is not None:
             self.ask_sweep()
