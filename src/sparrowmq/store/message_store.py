@@ -767,11 +767,15 @@ class MessageStore:
         positions = self._index.find(
             topic, key, begin_ms=begin_timestamp_ms, end_ms=end_timestamp_ms
         )
-        found, is_cut = yield from compare_key(
+        compared = yield from compare_key(
             positions, self.read_record, topic, key, count_max=count_max, bytes_max=bytes_max
         )
-        records = b"".join(found[position] for position in sorted(found))
-        return QueryResult(records, last.end_timestamp_ms, last.end_position, is_cut=is_cut)
+        lost = [position for position in compared.lost if position >= self._log.files.begin]
+        for position in lost:
+            self._note_damaged(position)
+        records = b"".join(data for _, data in sorted(compared.found.items()))
+        reached = last.end_timestamp_ms, last.end_position
+        return QueryResult(records, *reached, is_cut=compared.is_cut, lost_count=len(lost))
 
     def read_record(self, position: int, size: int | None = None) -> bytes | None:
         """Return the record at a position as stored, None if no readable record begins there.
@@ -803,11 +807,14 @@ class MessageStore:
 
     def note_damaged(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note that the record at a queue's offset is damaged, and is passed over."""
-        entry, damaged = self.queues.entry(topic, queue_id, queue_offset), self._damaged
-        if entry is not None and entry[0] not in damaged and len(damaged) < _DAMAGED_MAX:
-            damaged.add(entry[0])
-            text = f"{topic} queue {queue_id} offset {queue_offset} at log position {entry[0]}"
-            self._untaken.append(text)
+        if (entry := self.queues.entry(topic, queue_id, queue_offset)) is not None:
+            self._note_damaged(entry[0], f"{topic} queue {queue_id} offset {queue_offset} at ")
+
+    def _note_damaged(self, position: int, place: str = "") -> None:
+        damaged = self._damaged
+        if position not in damaged and len(damaged) < _DAMAGED_MAX:
+            damaged.add(position)
+            self._untaken.append(f"{place}log position {position}")
 
     def take_damaged(self) -> list[str]:
         """Take the places of the damaged records that were noted since the last call."""
