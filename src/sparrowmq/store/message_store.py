@@ -109,6 +109,7 @@ class MessageStore:
     Attributes:
         queues: the consume queues, which hold what readers see.
         flushed_position: the position up to which the log is on the disk.
+        put_timestamp_ms: the store time of the last message, 0 without any.
         dispatched_record_position: the position of the record that was made visible last, None
             before the first; each `dispatch` that makes a record visible changes it.
     """
@@ -145,7 +146,7 @@ class MessageStore:
         # Whether the oldest file cannot expire before a checkpoint; a checkpoint is then due at
         # once.
         self.expiry_waits = False
-        self._put_timestamp_ms = 0
+        self.put_timestamp_ms = 0
         self._dispatched_timestamp_ms = 0
         self.dispatched_record_position: int | None = None
         self._checkpoint_from_timestamp_ms = 0
@@ -210,8 +211,8 @@ class MessageStore:
         elif self._checker.checksummed_position is None:
             self._checker.checksummed_position = self._log.end
         self.flushed_position = self._log.end
-        self._put_timestamp_ms = report.last_timestamp_ms or self._checkpoint.physic_timestamp_ms
-        self._dispatched_timestamp_ms = self._put_timestamp_ms
+        self.put_timestamp_ms = report.last_timestamp_ms or self._checkpoint.physic_timestamp_ms
+        self._dispatched_timestamp_ms = self.put_timestamp_ms
         self.dispatched_record_position = report.last_record_position
         has_index = False
         with passing_over_losses():
@@ -220,7 +221,7 @@ class MessageStore:
                 is_clean=report.is_clean,
                 index_timestamp_ms=self._checkpoint.index_timestamp_ms,
                 log_end=self._log.end,
-                end_timestamp_ms=self._put_timestamp_ms,
+                end_timestamp_ms=self.put_timestamp_ms,
             )
             has_index = True
         if not has_index:
@@ -427,7 +428,7 @@ class MessageStore:
             code = self._checker.tags_code(topic, properties, timestamp_ms)
         entry = ENTRY.pack(position, size, code)
         next_offset = queue.next_offset = queue_offset + 1
-        self._put_timestamp_ms = timestamp_ms
+        self.put_timestamp_ms = timestamp_ms
         self._pending.append(
             Dispatched(
                 topic, queue_id, next_offset, (code,), timestamp_ms, position, position, entry
@@ -528,7 +529,7 @@ class MessageStore:
         timestamp_ms: int,
     ) -> PutResult:
         """Note records that are in the log now; this step cannot fail."""
-        self._put_timestamp_ms = timestamp_ms
+        self.put_timestamp_ms = timestamp_ms
         queue_offset = 0
         if placed is not None:
             self.queues.by_key[queue.topic, queue.queue_id] = queue
@@ -605,7 +606,7 @@ class MessageStore:
 
     def _next_work(self) -> FlushWork | None:
         has_log = self._log.end > self.flushed_position
-        age_ms = self._put_timestamp_ms - self._checkpoint_from_timestamp_ms
+        age_ms = self.put_timestamp_ms - self._checkpoint_from_timestamp_ms
         interval_ms = self._config.checkpoint_interval_ms
         if has_log:
             interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
@@ -655,7 +656,7 @@ class MessageStore:
             index = self._index.take_flush()
             checkpoint = self._checkpoint = self._next_checkpoint()
             self.expiry_waits = False
-            self._checkpoint_from_timestamp_ms = self._put_timestamp_ms
+            self._checkpoint_from_timestamp_ms = self.put_timestamp_ms
         return FlushWork(
             storage=self._storage,
             end_position=self._log.end,
@@ -669,7 +670,7 @@ class MessageStore:
     def _next_checkpoint(self) -> Checkpoint:
         """Return the checkpoint that is true once all bytes written so far are synced."""
         return Checkpoint(
-            physic_timestamp_ms=self._put_timestamp_ms,
+            physic_timestamp_ms=self.put_timestamp_ms,
             logics_timestamp_ms=self._dispatched_timestamp_ms,
             index_timestamp_ms=self._checkpoint.index_timestamp_ms,
             mark=Mark(
