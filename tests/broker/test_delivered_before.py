@@ -170,3 +170,25 @@ def test_search_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) ->
     machine.pass_time(3_000)
 
     assert machine.bodies("T").count(b"1") == 2
+
+
+@pytest.mark.parametrize("behind_ms", [5 * HOUR_MS, 1_700_000_000_000])
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_clock_that_is_behind_at_the_start_hides_no_delivery(
+    machine: Machine, wait: str, behind_ms: int
+) -> None:
+    """As of a machine that starts without the time, and gets it a minute later."""
+    send(machine, b"1", wait=wait)
+    while machine.bodies("T") == []:
+        machine.pass_time(100)
+
+    machine.storage.kill()
+    machine.lead_ms = -behind_ms
+    machine.load()
+    machine.pass_time(60_000)
+    machine.send(b"2", f"UNIQ_KEY\x01OTHER\x02{wait}")
+    machine.pass_time(3_000)
+    machine.lead_ms = 0
+    machine.pass_time(3_000)
+
+    assert machine.bodies("T") == [b"1", b"2"]

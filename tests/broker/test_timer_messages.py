@@ -567,3 +567,37 @@ def test_messages_behind_a_long_wait_are_done_after_a_restart(rig: Any) -> None:
     assert bodies(again) == [b"0", b"1", b"2"]
     assert len(again.broker.state.timers) == 1
     again.store.close()
+
+
+def test_clock_that_is_set_back_before_a_stop_delivers_nothing_again(rig: Any) -> None:
+    send(rig, b"long", msg_id="ID1", TIMER_DELAY_SEC=60 * 3_600)
+    send(rig, b"came", msg_id="ID2", TIMER_DELAY_SEC=3_600)
+    rig.timestamp_ms += HOUR_MS
+    rig.advance(500)
+    rig.timestamp_ms -= HOUR_MS // 2
+    rig.advance(500)
+    rig.send(rig.connect(), "T", b"other")
+
+    again = rig.restart()
+    again.timestamp_ms += HOUR_MS
+    again.advance(500)
+
+    assert bodies(again) == [b"came"]
+    again.store.close()
+
+
+def test_message_that_comes_after_the_clock_is_set_back_outlives_a_kill(rig: Any) -> None:
+    send(rig, b"came", TIMER_DELAY_SEC=3_600)
+    rig.timestamp_ms += HOUR_MS
+    rig.advance(500)
+    rig.timestamp_ms -= HOUR_MS // 2
+    send(rig, b"waits", msg_id="ID2", TIMER_DELAY_MS=5_000)
+    # Its file has the progress of the moment at which it is read.
+    handle = send_for_handle(rig, msg_id="ID3", TIMER_DELAY_MS=5_000)
+    assert recall(rig, handle).code == 0
+
+    again = rig.restart()
+    again.advance(6_000)
+
+    assert bodies(again) == [b"came", b"waits"]
+    again.store.close()

@@ -10,6 +10,7 @@ import pytest
 from tests.broker.conftest import pull_fields, send_fields
 from tests.broker.disk_machine import GROUP, Machine
 
+from small_stores import split_records
 from sparrowmq.model.names import POP_LOG_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -333,3 +334,43 @@ def test_no_new_message_overtakes_those_of_a_pop_in_order_whose_first_has_expire
         found += pop(machine, order=True)
         machine.pass_time(1_000)
     assert found == [b"1", b"1"]
+
+
+def find_by_key(machine: Machine, key: str) -> tuple[int, list[bytes]]:
+    fields = {"topic": "T", "key": key, "maxNum": "10", "beginTimestamp": "0"}
+    answer = machine.ask(RequestCode.QUERY_MESSAGE, fields | {"endTimestamp": str(1 << 62)})
+    return answer.code, [record.body for record in split_records(answer.body or b"")]
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["damaged", "lost"])
+def test_key_of_an_unreadable_message_finds_the_others_and_the_loss_is_told(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    for number in range(3):
+        machine.send(b"%d" % number, "KEYS\x01all" + (" alone" if number == 1 else ""))
+    assert find_by_key(machine, "all") == (ResponseCode.SUCCESS, [b"0", b"1", b"2"])
+    entry = machine.store.queues.entry("T", 0, 1)
+    assert entry is not None
+    begin, end, read = entry[0], entry[0] + entry[1], SimulatedFile.read
+
+    def lose(file: SimulatedFile, position: int, size: int) -> bytes:
+        if file.path.startswith("commitlog/") and position < end and position + size > begin:
+            raise OSError(*UNREADABLE.args)
+        return read(file, position, size)
+
+    if is_lost:
+        monkeypatch.setattr(SimulatedFile, "read", lose)
+    else:
+        machine.storage.inodes["commitlog/00000000000000000000"].data[begin + 90] ^= 1
+    found = [find_by_key(machine, key) for key in ("all", "alone", "none")]
+    machine.outputs.clear()
+    machine.pass_time(1_000)
+
+    # What cannot be read is not said to be nowhere.
+    assert found == [
+        (ResponseCode.SUCCESS, [b"0", b"2"]),
+        (ResponseCode.SYSTEM_ERROR, []),
+        (ResponseCode.QUERY_NOT_FOUND, []),
+    ]
+    told = [each.text for each in machine.outputs if isinstance(each, Fact) and each.error]
+    assert told == [f"damaged records are passed over: log position {begin}"]

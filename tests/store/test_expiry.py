@@ -241,6 +241,48 @@ def test_the_file_written_to_stays_and_so_does_what_is_not_on_the_disk(
     assert [int(name) for name in storage.list_names("commitlog")] == [last_file]
 
 
+def store_at(store: MessageStore, new_record: NewRecord, *times_ms: int) -> None:
+    """Fill a file of the log at each of these times."""
+    for time_ms in times_ms:
+        store.put(new_record(b"x" * 3_800), timestamp_ms=time_ms)
+    flush(store)
+
+
+@pytest.mark.parametrize("wrong_ms", [1_000, NOON_MS + 9_000 * HOUR_MS], ids=["behind", "ahead"])
+def test_files_that_were_begun_by_a_wrong_clock_say_nothing_about_those_before_them(
+    storage: SimulatedStorage, new_record: NewRecord, wrong_ms: int
+) -> None:
+    """As of a machine that starts without the time, and gets it some minutes later."""
+    store = open_store(storage, CONFIG)
+    store_at(store, new_record, NOON_MS, *[wrong_ms] * 12, NOON_MS + HOUR_MS, NOON_MS + 2 * HOUR_MS)
+    retention = Retention(RetentionConfig(retention_hours=10), store)
+    removed = []
+    for hours in (9, 11, 12):
+        retention.ask()
+        while work := retention.work(now_ms=hours, timestamp_ms=NOON_MS + hours * HOUR_MS + 1)[0]:
+            work.run()
+            retention.done(work, None)
+        removed.append(store.begin_position // 4096)
+
+    # The first file's messages may be as old as those of the first later file with the right time.
+    assert removed == [0, 13, 14]
+
+
+def test_a_clock_that_is_set_back_makes_no_message_old(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    hours = [0, 9, 4, 5, 6, 12]
+    store_at(store, new_record, *[NOON_MS + hour * HOUR_MS for hour in hours])
+
+    begins = []
+    for hour in (5, 10, 13):
+        expire(store, before_timestamp_ms=NOON_MS + hour * HOUR_MS)
+        begins.append(store.begin_position // 4096)
+
+    assert begins == [0, 1, 5]
+
+
 def of_file(position: int, message: str) -> Callable[[SimulatedFile, int, int], bytes]:
     """Return a `read` that fails in the log's file at a position, as of a disk that has lost it."""
     read = SimulatedFile.read
@@ -370,13 +412,18 @@ def test_a_queue_without_messages_keeps_its_next_offset(
         # As a file manager leaves it in each directory that it shows.
         for directory in ("commitlog", "consumequeue/quiet/0", "index"):
             storage.create(f"{directory}/.DS_Store", size=5)
+        # And as an operator, or a tool that copies.
+        storage.create("consumequeue/quiet/0/notes.txt", size=5)
         assert {each.state for each in StoreCheck(storage, CONFIG).run()} == {Soundness.SOUND}
         store = open_store(storage, CONFIG)
 
     assert bounds == [(12, 12)] * 3
+    store = open_store(storage.kill(), CONFIG)
+    assert (store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)) == (12, 12)
     fill(store, new_record, range(60, 62), topic="quiet")
     assert [record.queue_offset for record in read(store, "quiet")] == [12, 13]
-    assert storage.list_names("consumequeue/quiet/0") == [".DS_Store", "00000000000000000200"]
+    names = storage.list_names("consumequeue/quiet/0")
+    assert names == [".DS_Store", "00000000000000000200", "notes.txt"]
 
 
 def test_the_queues_of_a_deleted_topic_go_with_its_last_message(

@@ -100,10 +100,6 @@ def add_a_queue_of_strangers(storage: Any, rng: Random) -> None:
     storage.inodes["consumequeue/other/0/00000000000000000000"].replace(data)
 
 
-def add_what_is_no_file(storage: Any, rng: Random) -> None:
-    storage.create("consumequeue/T/1/notes.txt", size=5)
-
-
 DAMAGES: list[Damage] = [
     remove_all,
     remove_one_queue,
@@ -114,7 +110,6 @@ DAMAGES: list[Damage] = [
     overwrite_tails,
     repeat_an_entry,
     swap_queues,
-    add_what_is_no_file,
 ]
 
 
@@ -232,3 +227,34 @@ def test_fillers_that_a_power_cut_has_lost_are_written_again(
     assert first > 1
     assert whole == bytes(storage.inodes["consumequeue/T/0/00000000000000000000"].data)
     assert walked[0] == 12288 < walked[1]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_files_of_other_programs_cost_a_queue_nothing(
+    is_clean: bool, storage: Any, new_record: NewRecord
+) -> None:
+    """As an editor leaves them, or an operator who copies before a repair."""
+    fill(storage, new_record, is_clean=is_clean)
+    names = ("notes.txt", "00000000000000000200.bak", "0" * 19, "4" * 21)
+    for name in names:
+        storage.create(f"consumequeue/T/1/{name}", size=5)
+    before = queue_files(storage)
+    store = MessageStore(storage.kill(), config(1 << 20))
+    report = store.load(timestamp_ms=1)
+
+    assert report.rewritten_queues == ()
+    assert before == queue_files(storage)
+    assert sum(store.queues.max_offset(*queue) for queue in store.queues) == 201
+
+
+def test_queue_that_is_written_again_leaves_the_files_of_other_programs(
+    storage: Any, new_record: NewRecord
+) -> None:
+    fill(storage, new_record, is_clean=False)
+    storage.remove("consumequeue/T/1/00000000000000000200")
+    storage.create("consumequeue/T/1/notes.txt", size=5)
+
+    store = MessageStore(storage.kill(), config(1 << 20))
+
+    assert store.load(timestamp_ms=1).rewritten_queues == (("T", 1),)
+    assert storage.has("consumequeue/T/1/notes.txt")

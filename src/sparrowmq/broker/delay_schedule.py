@@ -42,7 +42,7 @@ class DelaySchedule:
         self._due_timestamp_ms: dict[int, int | None] = dict.fromkeys(
             range(1, len(DELAY_LEVELS_MS) + 1), 0
         )
-        # By level, until all its messages are done that were due at the start.
+        # By level, until all its messages are done that may have been delivered before the start.
         self._before: dict[int, DeliveredBefore] = {}
         self.is_changed = False
         # Why a level could not be read at the last check; it is read again at the next.
@@ -50,15 +50,18 @@ class DelaySchedule:
 
     def load(self, table: DelayOffsetTable, *, timestamp_ms: int) -> None:
         """Load the table of a file, and correct offsets that the queue does not have."""
+        queues = self._store.queues
         self._before = {
-            level: DeliveredBefore(self._store, start_ms=timestamp_ms)
+            level: DeliveredBefore(
+                self._store, start_ms=timestamp_ms, end=queues.max_offset(SCHEDULE_TOPIC, level - 1)
+            )
             for level in self._due_timestamp_ms
         }
         self._offsets = {}
         for level, offset in table.offset_table.items():
             if 1 <= level <= len(DELAY_LEVELS_MS):
-                lowest = max(0, self._store.queues.min_offset(SCHEDULE_TOPIC, level - 1))
-                highest = max(0, self._store.queues.max_offset(SCHEDULE_TOPIC, level - 1))
+                lowest = max(0, queues.min_offset(SCHEDULE_TOPIC, level - 1))
+                highest = max(0, queues.max_offset(SCHEDULE_TOPIC, level - 1))
                 kept = self._offsets[level] = min(max(offset, lowest), highest)
                 self.is_changed |= kept != offset
 
@@ -111,14 +114,16 @@ class DelaySchedule:
                 self._due_timestamp_ms[level] = None
                 self._before.pop(level, None)
                 break
+            before = self._before.get(level)
+            if before is not None and (offset >= before.end or entry[2] > before.until_ms):
+                del self._before[level]
+                before = None
             due_ms = min(entry[2], known_ms, latest_ms)
             if due_ms > timestamp_ms:
                 self._due_timestamp_ms[level] = due_ms
-                self._before.pop(level, None)
                 break
             self._due_timestamp_ms[level] = 0
             record = self._restore(store.read_message(SCHEDULE_TOPIC, queue_id, offset))
-            before = self._before.get(level)
             was_put = (
                 record is not None and before is not None and before.has(record, due_ms=due_ms)
             )

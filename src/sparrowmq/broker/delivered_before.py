@@ -4,7 +4,7 @@ A delivery is a record of the log. The progress is saved once a second, behind t
 crash, a message that was due may therefore be in its real queue already. It is looked for there,
 from its time on, by the id that its producer gave it. A message without an id comes twice then, and
 so does one with more than `RECORDS_MAX` later records in its queue, or that was delivered while the
-wall clock was ahead of the clock at the start by more than `SET_BACK_MS`.
+wall clock was ahead of the clock of the last record by more than `SET_BACK_MS`.
 
 Differs from RocketMQ, whose brokers deliver such messages twice. Tests: test_delivered_before.py.
 """
@@ -26,7 +26,7 @@ from sparrowmq.store.message_store import MessageStore
 
 # The last records of a queue that are looked at.
 RECORDS_MAX = 4_096
-# A clock that was set back by no more than this before the start hides no delivery.
+# A clock that was set back by no more than this before the last record hides no delivery.
 SET_BACK_MS = 10_000
 _RECORDS_PER_READ, _BYTES_PER_READ = 256, 1 << 20
 # Messages that have waited have their real topic as a property.
@@ -40,13 +40,17 @@ class DeliveredBefore:
 
     Args:
         start_ms: when the broker started, on the wall clock.
+        end: the offset behind the messages that waited at the start, in their topic.
 
     Attributes:
+        end: as given.
         until_ms: messages that are due later were not delivered.
     """
 
-    def __init__(self, store: MessageStore, *, start_ms: int) -> None:
-        self.until_ms = start_ms + SET_BACK_MS
+    def __init__(self, store: MessageStore, *, start_ms: int, end: int) -> None:
+        self.end = end
+        # The clock at the start may be behind, as of a machine that starts without the time.
+        self.until_ms = max(start_ms, store.put_timestamp_ms) + SET_BACK_MS
         self._since_ms = start_ms - SET_BACK_MS
         self._store = store
         self._known: dict[tuple[str, int], set[_Identity | None]] = {}

@@ -110,7 +110,7 @@ class TimerMessages:
         # is delivered.
         self._saved = TimerTable()
         self._first_end = 0
-        # None once all messages are done that were due at the start.
+        # None once all messages are done that may have been delivered before the start.
         self._before: DeliveredBefore | None = None
         # By slot the offsets of its messages; and the slots in order.
         self._slots: dict[int, array[int]] = {}
@@ -138,9 +138,9 @@ class TimerMessages:
 
     def load(self, table: TimerTable, *, timestamp_ms: int) -> None:
         """Load the table of a file, and leave out offsets that the topic does not have."""
-        self._before = DeliveredBefore(self._store, start_ms=timestamp_ms)
         lowest = self._store.queues.min_offset(TIMER_TOPIC, 0)
         highest = self._first_end = self._store.queues.max_offset(TIMER_TOPIC, 0)
+        self._before = DeliveredBefore(self._store, start_ms=timestamp_ms, end=highest)
         begin = min(max(table.begin, lowest), highest)
         self._saved = replace(table, begin=begin, read=min(table.read, highest))
         self._begin = self._read = begin
@@ -170,7 +170,10 @@ class TimerMessages:
                 return 0
             count = self._deliver_slots(timestamp_ms, has_topic)
             self._advance(timestamp_ms)
-            if self._before is not None and self._delivered_ms > self._before.until_ms:
+            before = self._before
+            if before is not None and (
+                self._begin >= before.end or self._delivered_ms > before.until_ms
+            ):
                 self._before = None
         except OSError as error:
             self.read_error = error.with_traceback(None)
@@ -214,8 +217,10 @@ class TimerMessages:
             self.is_changed |= len(kept) < len(offsets)
         for slot in waiting:
             heappush(self._order, slot)
-        first_ms = (self._order[0] - 1) * SLOT_MS if self._order else timestamp_ms
-        self._delivered_ms = min(first_ms, timestamp_ms)
+        # If the clock was set back, what was delivered until then is done as before.
+        self._delivered_ms = max(self._delivered_ms, timestamp_ms)
+        if self._order:
+            self._delivered_ms = min(self._delivered_ms, (self._order[0] - 1) * SLOT_MS)
         return count
 
     def _read_on(self) -> None:
@@ -244,6 +249,8 @@ class TimerMessages:
 
     def _file(self, offset: int, due_ms: int) -> None:
         self._offsets_of(_slot(due_ms)).append(offset)
+        # It waits, though what was due then may be done, as with a clock that was set back.
+        self._delivered_ms = min(self._delivered_ms, due_ms - 1)
         self._filed += 1
 
     def _offsets_of(self, slot: int) -> array[int]:

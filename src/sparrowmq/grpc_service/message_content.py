@@ -35,6 +35,8 @@ from sparrowmq.model.message import (
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQ_KEY,
     RESERVED_PROPERTIES,
+    TIMESTAMP_MS_MAX,
+    TIMESTAMP_MS_MIN,
 )
 from sparrowmq.model.whole_number import read_whole_number
 
@@ -47,8 +49,6 @@ PROPERTY_LITE_TOPIC = "__LITE_TOPIC"
 PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 PROPERTY_DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 _INT32_MAX = 2**31 - 1
-# A Timestamp is from the year 1 to the last millisecond of the year 9999.
-_TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 # The properties that are RocketMQ's own, and no user's.
 SYSTEM_PROPERTIES = RESERVED_PROPERTIES | {
     PROPERTY_BORN_TIMESTAMP,
@@ -110,7 +110,7 @@ def find_born_ms(system: SystemProperties) -> int | None:
 
 
 def _is_instant(timestamp_ms: int) -> bool:
-    return _TIMESTAMP_MS_MIN <= timestamp_ms <= _TIMESTAMP_MS_MAX
+    return TIMESTAMP_MS_MIN <= timestamp_ms <= TIMESTAMP_MS_MAX
 
 
 def to_message(stored: MessageExt, *, topic: str, receipt_handle: str | None = None) -> Message:
@@ -166,7 +166,7 @@ def _stored_type(properties: Mapping[str, str]) -> MessageType:
 
 def _delivery_time(properties: Mapping[str, str]) -> Timestamp | None:
     for name in (PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_OUT_MS):
-        number = _number(properties.get(name), _TIMESTAMP_MS_MAX)
+        number = _number(properties.get(name), TIMESTAMP_MS_MAX)
         if number is not None:
             return to_timestamp(number)
     return None

@@ -79,6 +79,8 @@ DEAD_LETTER_LEVEL = -1
 BODY_BYTES_MAX = 4_194_304
 # The most bytes of an inflated body: four times the largest body that a broker accepts.
 INFLATED_BYTES_MAX = 16_777_216
+# The times that Python, and a Timestamp of gRPC, can express: of the years 1 to 9999.
+TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 
 
 class Message(msgspec.Struct, frozen=True):

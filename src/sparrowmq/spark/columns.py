@@ -49,6 +49,8 @@ from sparrowmq.model.message import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
+    TIMESTAMP_MS_MAX,
+    TIMESTAMP_MS_MIN,
 )
 from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.compression import COMPRESSED, inflate
@@ -92,8 +94,6 @@ _STEPS_MAX = 512
 _HEX = np.frombuffer(
     b"".join(f"{value:02X}".encode() for value in range(256)), dtype=np.uint8
 ).reshape(256, 2)
-# From the year 1 to the year 9999.
-_TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 _NAME_VALUE_SEPARATOR = 1
 _PROPERTY_SEPARATOR = 2
 
@@ -493,7 +493,7 @@ def _instants(timestamps_ms: Ints, is_null: npt.NDArray[np.bool_] | None = None)
 def _decode_born_timestamp(context: _Context) -> pa.Array:
     times_ms = context.heads["born_timestamp"].astype(np.int64)
     # A producer may write any number, and Python could not collect rows with such a time.
-    is_none = (times_ms < _TIMESTAMP_MS_MIN) | (times_ms > _TIMESTAMP_MS_MAX)
+    is_none = (times_ms < TIMESTAMP_MS_MIN) | (times_ms > TIMESTAMP_MS_MAX)
     return _instants(times_ms, is_none if is_none.any() else None)
 
 

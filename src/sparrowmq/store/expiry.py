@@ -31,6 +31,9 @@ from sparrowmq.store.record_check import RecordChecker
 from sparrowmq.store.recovery import QueueKey
 from sparrowmq.store.storage import Storage, is_lost, parent_directory
 
+# Later than any store time.
+ANY_TIMESTAMP_MS = 1 << 63
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryWork:
@@ -76,7 +79,13 @@ class Expiry:
         self._unswept: list[QueueKey] = []
 
     def take(
-        self, *, limit: int, before_timestamp_ms: int | None, files_max: int, reason: str
+        self,
+        *,
+        limit: int,
+        before_timestamp_ms: int | None,
+        files_max: int,
+        reason: str,
+        timestamp_ms: int = ANY_TIMESTAMP_MS,
     ) -> ExpiryWork | None:
         """Forget the oldest files; return the work that removes them, None without any.
 
@@ -86,37 +95,52 @@ class Expiry:
                 removed; None removes files of any age.
             files_max: the most files of the log.
             reason: the reason that the work names.
+            timestamp_ms: the wall clock; a later store time is not believed.
 
         Raises: OSError if the disk fails.
         """
-        files, scan = self._log.files, LogScan(self._log.files, self._checker)
-        count, loss = 0, None
-        for at, next_base in enumerate(files.bases[1 : files_max + 1], 1):
-            if next_base > limit:
-                break
-            if before_timestamp_ms is not None:
-                # Messages are stored in the order of time: the first message of a file is younger
-                # than all messages of the files before it. A damaged one says nothing.
-                try:
-                    first = scan.record_at(next_base)
-                except OSError as error:
-                    if not is_lost(error):
-                        raise
-                    first, loss = None, error
-                if first is None:
-                    continue
-                if first.store_timestamp_ms >= before_timestamp_ms:
-                    break
-            count = at
-        if loss is not None and count == 0:
-            raise loss
-        paths = [files.pop_first() for _ in range(count)]
+        files = self._log.files
+        if before_timestamp_ms is None:
+            count = sum(base <= limit for base in files.bases[1:])
+        else:
+            count = self._count_older(limit, before_timestamp_ms, files_max, timestamp_ms)
+        paths = [files.pop_first() for _ in range(min(count, files_max))]
         paths += self._index.take_before(files.begin)
         if not paths:
             return None
         return ExpiryWork(
             storage=self._storage, paths=tuple(paths), position=files.begin, reason=reason
         )
+
+    def _count_older(
+        self, limit: int, before_timestamp_ms: int, files_max: int, timestamp_ms: int
+    ) -> int:
+        """Return how many of the first files have only messages stored before a time, if few do.
+
+        Messages are stored in the order of time: the first message of a file is younger than all
+        messages of the files before it. A damaged one says nothing. Neither does one whose time is
+        before that of an earlier file, or is not yet: the clock was wrong, as of a machine that
+        starts without the time, and the messages before it may be young.
+        """
+        scan, count, latest_ms, loss = LogScan(self._log.files, self._checker), 0, 0, None
+        for at, base in enumerate(self._log.files.bases):
+            if count >= files_max or (at > 0 and base > limit):
+                break
+            try:
+                first = scan.record_at(base)
+            except OSError as error:
+                if not is_lost(error):
+                    raise
+                # The first file's own time decides about no file.
+                first, loss = None, error if at > 0 else None
+            if first is None or not latest_ms <= first.store_timestamp_ms <= timestamp_ms:
+                continue
+            if first.store_timestamp_ms >= before_timestamp_ms:
+                break
+            latest_ms, count = first.store_timestamp_ms, at
+        if loss is not None and count == 0:
+            raise loss
+        return count
 
     def ask_sweep(self, keys: Collection[QueueKey]) -> None:
         """Note these queues for the next sweeps."""

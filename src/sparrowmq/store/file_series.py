@@ -29,6 +29,11 @@ def list_visible(storage: Storage, directory: str) -> list[str]:
     return [name for name in storage.list_names(directory) if not name.startswith(".")]
 
 
+def is_position(name: str) -> bool:
+    """Return whether a name is that of a file of a series."""
+    return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
+
+
 class FileSeries:
     """A series of files.
 
@@ -63,17 +68,21 @@ class FileSeries:
             self.file_size = self._kept_size()
         self.mend(repair=repair)
 
-    def open(self) -> None:
+    def open(self, *, passes_over: bool = False) -> None:
         """Open the existing files, but for hidden ones, which other programs leave.
 
-        Raises: DamagedSeries for another name that is not a position.
+        Args:
+            passes_over: whether other names that are not positions are passed over too.
+
+        Raises: DamagedSeries for such a name.
         """
         for name in list_visible(self._storage, self._directory):
-            if len(name) != _NAME_DIGITS or not name.isascii() or not name.isdigit():
+            if is_position(name):
+                self._bases.append(int(name))
+            elif not passes_over:
                 raise DamagedSeries(
                     f"{self._directory}/{name} is not a file of the store; move it elsewhere"
                 )
-            self._bases.append(int(name))
         for base in self._bases:
             self._files[base] = self._storage.open(self._path(base), pinned=self._pinned)
 
@@ -239,11 +248,9 @@ class FileSeries:
         return self._files[base]
 
     def discard(self) -> None:
-        """Remove all files, also files whose names are not positions."""
+        """Remove all files."""
         while self._bases:
             self._remove_last()
-        for name in self._storage.list_names(self._directory):
-            self._storage.remove(f"{self._directory}/{name}")
 
     def remove_first(self) -> str:
         """Remove the first file; return its path."""
@@ -252,9 +259,7 @@ class FileSeries:
 
     def _remove_last(self) -> None:
         base = self._bases.pop()
-        file = self._files.pop(base, None)
-        if file is not None:
-            file.close()
+        self._files.pop(base).close()
         self._storage.remove(self._path(base))
 
     def pop_first(self) -> str:

@@ -42,7 +42,7 @@ from sparrowmq.store.clean_stop import resume, write_stop
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, take_readable
-from sparrowmq.store.expiry import Expiry, ExpiryWork
+from sparrowmq.store.expiry import ANY_TIMESTAMP_MS, Expiry, ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.key_search import compare_key
 from sparrowmq.store.log_scan import LogScan
@@ -109,6 +109,7 @@ class MessageStore:
     Attributes:
         queues: the consume queues, which hold what readers see.
         flushed_position: the position up to which the log is on the disk.
+        put_timestamp_ms: the store time of the last message, 0 without any.
         dispatched_record_position: the position of the record that was made visible last, None
             before the first; each `dispatch` that makes a record visible changes it.
     """
@@ -145,7 +146,7 @@ class MessageStore:
         # Whether the oldest file cannot expire before a checkpoint; a checkpoint is then due at
         # once.
         self.expiry_waits = False
-        self._put_timestamp_ms = 0
+        self.put_timestamp_ms = 0
         self._dispatched_timestamp_ms = 0
         self.dispatched_record_position: int | None = None
         self._checkpoint_from_timestamp_ms = 0
@@ -210,8 +211,8 @@ class MessageStore:
         elif self._checker.checksummed_position is None:
             self._checker.checksummed_position = self._log.end
         self.flushed_position = self._log.end
-        self._put_timestamp_ms = report.last_timestamp_ms or self._checkpoint.physic_timestamp_ms
-        self._dispatched_timestamp_ms = self._put_timestamp_ms
+        self.put_timestamp_ms = report.last_timestamp_ms or self._checkpoint.physic_timestamp_ms
+        self._dispatched_timestamp_ms = self.put_timestamp_ms
         self.dispatched_record_position = report.last_record_position
         has_index = False
         with passing_over_losses():
@@ -220,7 +221,7 @@ class MessageStore:
                 is_clean=report.is_clean,
                 index_timestamp_ms=self._checkpoint.index_timestamp_ms,
                 log_end=self._log.end,
-                end_timestamp_ms=self._put_timestamp_ms,
+                end_timestamp_ms=self.put_timestamp_ms,
             )
             has_index = True
         if not has_index:
@@ -427,7 +428,7 @@ class MessageStore:
             code = self._checker.tags_code(topic, properties, timestamp_ms)
         entry = ENTRY.pack(position, size, code)
         next_offset = queue.next_offset = queue_offset + 1
-        self._put_timestamp_ms = timestamp_ms
+        self.put_timestamp_ms = timestamp_ms
         self._pending.append(
             Dispatched(
                 topic, queue_id, next_offset, (code,), timestamp_ms, position, position, entry
@@ -528,7 +529,7 @@ class MessageStore:
         timestamp_ms: int,
     ) -> PutResult:
         """Note records that are in the log now; this step cannot fail."""
-        self._put_timestamp_ms = timestamp_ms
+        self.put_timestamp_ms = timestamp_ms
         queue_offset = 0
         if placed is not None:
             self.queues.by_key[queue.topic, queue.queue_id] = queue
@@ -605,7 +606,7 @@ class MessageStore:
 
     def _next_work(self) -> FlushWork | None:
         has_log = self._log.end > self.flushed_position
-        age_ms = self._put_timestamp_ms - self._checkpoint_from_timestamp_ms
+        age_ms = self.put_timestamp_ms - self._checkpoint_from_timestamp_ms
         interval_ms = self._config.checkpoint_interval_ms
         if has_log:
             interval_ms *= _CHECKPOINT_OVERDUE_INTERVALS
@@ -655,7 +656,7 @@ class MessageStore:
             index = self._index.take_flush()
             checkpoint = self._checkpoint = self._next_checkpoint()
             self.expiry_waits = False
-            self._checkpoint_from_timestamp_ms = self._put_timestamp_ms
+            self._checkpoint_from_timestamp_ms = self.put_timestamp_ms
         return FlushWork(
             storage=self._storage,
             end_position=self._log.end,
@@ -669,7 +670,7 @@ class MessageStore:
     def _next_checkpoint(self) -> Checkpoint:
         """Return the checkpoint that is true once all bytes written so far are synced."""
         return Checkpoint(
-            physic_timestamp_ms=self._put_timestamp_ms,
+            physic_timestamp_ms=self.put_timestamp_ms,
             logics_timestamp_ms=self._dispatched_timestamp_ms,
             index_timestamp_ms=self._checkpoint.index_timestamp_ms,
             mark=Mark(
@@ -767,11 +768,15 @@ class MessageStore:
         positions = self._index.find(
             topic, key, begin_ms=begin_timestamp_ms, end_ms=end_timestamp_ms
         )
-        found, is_cut = yield from compare_key(
+        compared = yield from compare_key(
             positions, self.read_record, topic, key, count_max=count_max, bytes_max=bytes_max
         )
-        records = b"".join(found[position] for position in sorted(found))
-        return QueryResult(records, last.end_timestamp_ms, last.end_position, is_cut=is_cut)
+        lost = [position for position in compared.lost if position >= self._log.files.begin]
+        for position in lost:
+            self._note_damaged(position)
+        records = b"".join(data for _, data in sorted(compared.found.items()))
+        reached = last.end_timestamp_ms, last.end_position
+        return QueryResult(records, *reached, is_cut=compared.is_cut, lost_count=len(lost))
 
     def read_record(self, position: int, size: int | None = None) -> bytes | None:
         """Return the record at a position as stored, None if no readable record begins there.
@@ -803,11 +808,14 @@ class MessageStore:
 
     def note_damaged(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """Note that the record at a queue's offset is damaged, and is passed over."""
-        entry, damaged = self.queues.entry(topic, queue_id, queue_offset), self._damaged
-        if entry is not None and entry[0] not in damaged and len(damaged) < _DAMAGED_MAX:
-            damaged.add(entry[0])
-            text = f"{topic} queue {queue_id} offset {queue_offset} at log position {entry[0]}"
-            self._untaken.append(text)
+        if (entry := self.queues.entry(topic, queue_id, queue_offset)) is not None:
+            self._note_damaged(entry[0], f"{topic} queue {queue_id} offset {queue_offset} at ")
+
+    def _note_damaged(self, position: int, place: str = "") -> None:
+        damaged = self._damaged
+        if position not in damaged and len(damaged) < _DAMAGED_MAX:
+            damaged.add(position)
+            self._untaken.append(f"{place}log position {position}")
 
     def take_damaged(self) -> list[str]:
         """Take the places of the damaged records that were noted since the last call."""
@@ -826,7 +834,12 @@ class MessageStore:
         return self._storage.disk_space()
 
     def expire(
-        self, *, before_timestamp_ms: int | None, files_max: int, reason: str
+        self,
+        *,
+        before_timestamp_ms: int | None,
+        files_max: int,
+        reason: str,
+        timestamp_ms: int = ANY_TIMESTAMP_MS,
     ) -> ExpiryWork | None:
         """Forget the oldest files of the log; return the work that removes them, None for none.
 
@@ -844,6 +857,7 @@ class MessageStore:
             before_timestamp_ms=before_timestamp_ms,
             files_max=files_max,
             reason=reason,
+            timestamp_ms=timestamp_ms,
         )
         if work is not None:
             self.ask_sweep()

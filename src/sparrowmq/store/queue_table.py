@@ -8,7 +8,7 @@ that, readers see an empty queue. Tests: test_consume_queue.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from sparrowmq.model.names import is_legal_name
 from sparrowmq.store.commit_log import CommitLog
@@ -54,7 +54,9 @@ class QueueTable:
     def load(self) -> int:
         """Open all existing queues; return the size of their files.
 
-        A queue with a missing or cut file is emptied; recovery writes it again from the log.
+        A queue with a missing or cut file is emptied; recovery writes it again from the log. Other
+        programs' files are passed over: without its last entry, a queue whose messages have all
+        expired would begin anew. Apache's broker does not start with such a file.
 
         Raises: StoreError if the files cannot have one size.
         """
@@ -66,19 +68,16 @@ class QueueTable:
                 if not name.isascii() or not name.isdigit():
                     continue
                 queue = ConsumeQueue(self._storage, topic, int(name), config=self._config)
-                self._try_files(queue, queue.files.open)
+                queue.files.open(passes_over=True)
                 self.by_key[topic, int(name)] = queue
         file_size = self._find_file_size()
         for queue in self.by_key.values():
             queue.files.file_size = file_size
-            self._try_files(queue, queue.files.mend)
+            try:
+                queue.files.mend()
+            except DamagedSeries:
+                queue.files.discard()
         return file_size
-
-    def _try_files(self, queue: ConsumeQueue, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except DamagedSeries:
-            queue.files.discard()
 
     def _find_file_size(self) -> int:
         """Return the size with which the queues were begun, or the configured size.

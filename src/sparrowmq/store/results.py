@@ -98,6 +98,7 @@ class QueryResult(msgspec.Struct, frozen=True, gc=False):
     `last_position` are those of the last indexed message with a key. While the log has
     `unindexed_bytes`, nothing is searched; `failure` is the reason why these bytes are not indexed.
     `is_cut`: the search ended because it had compared too many other messages of the key's hash.
+    `lost_count` messages that may have the key could not be read.
     """
 
     records: bytes = b""
@@ -106,3 +107,4 @@ class QueryResult(msgspec.Struct, frozen=True, gc=False):
     unindexed_bytes: int = 0
     failure: Exception | None = None
     is_cut: bool = False
+    lost_count: int = 0

@@ -199,6 +199,7 @@ class Retention:
                     before_timestamp_ms=timestamp_ms - hours * HOUR_MS,
                     files_max=FILES_MAX,
                     reason=f"they are older than {hours} h",
+                    timestamp_ms=timestamp_ms,
                 )
             except OSError:
                 # Above the second limit the oldest file goes also if its age cannot be read.

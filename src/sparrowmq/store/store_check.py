@@ -26,7 +26,7 @@ from sparrowmq.store.consume_queue import (
     FILLER_SIZE,
     filler_entries,
 )
-from sparrowmq.store.file_series import FileSeries, list_visible
+from sparrowmq.store.file_series import FileSeries, is_position, list_visible
 from sparrowmq.store.index_file import (
     HEADER_SIZE,
     decode_index_header,
@@ -249,7 +249,8 @@ class StoreCheck:
             return None
         files = FileSeries(self._storage, directory, file_size=size)
         try:
-            files.load(repair=True)
+            files.open(passes_over=True)
+            files.mend(repair=True)
         except StoreError:
             return None
         return files
@@ -279,6 +280,9 @@ class StoreCheck:
         ):
             if count:
                 text += f", {count:,} {what}"
+        names = list_visible(self._storage, path)
+        if others := len([name for name in names if not is_position(name)]):
+            text += f"; files that are not the store's: {others:,}"
         if not (queue.missing or queue.wrong or stray):
             return FileFinding(path, Soundness.SOUND, text)
         if not self._is_stopped and not queue.wrong:
@@ -371,7 +375,7 @@ class StoreCheck:
 
     def _sizes(self, directory: str) -> dict[str, int]:
         sizes: dict[str, int] = {}
-        for name in list_visible(self._storage, directory):
+        for name in filter(is_position, self._storage.list_names(directory)):
             file = self._storage.open(f"{directory}/{name}")
             sizes[file.path] = file.size
             file.close()

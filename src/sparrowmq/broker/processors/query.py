@@ -63,6 +63,12 @@ def _query_message(state: BrokerState, request: Request) -> Steps:
             f"{COMPARED_BYTES_MAX >> 20} MiB of messages have the hash of key {header.key!r} in "
             f"topic {header.topic}, and none of them has the key; ask for a shorter time",
         )
+    if result.lost_count and not result.records:
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"{result.lost_count} messages that may have the key are damaged, or the disk has lost "
+            f"them; the broker's log has their positions",
+        )
     reached = encode_header(
         QueryMessageResponseHeader(
             index_last_update_timestamp_ms=result.last_timestamp_ms,

@@ -35,12 +35,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.model.message import TIMESTAMP_MS_MAX
 from sparrowmq.pipeline.input_tables import read_table, select_columns
 
 _LOG = logging.getLogger("sparrowmq.pipeline")
 
-# The end of the year 9999, after which Python has no time.
-_TIMESTAMP_MS_MAX = 253_402_300_799_999
 RECORD_COLUMNS = {
     "consumerGroup": "string",
     "clientId": "string",
@@ -163,7 +162,7 @@ def trace_entries(trace: DataFrame) -> DataFrame:
 
     at_ms, times = of(1).try_cast("bigint"), of(6).try_cast("int")
     has_failed = F.when(F.size("fields") == 13, of(12)).otherwise(of(13)) != "true"
-    has_time = at_ms.between(0, _TIMESTAMP_MS_MAX)
+    has_time = at_ms.between(0, TIMESTAMP_MS_MAX)
     is_produced = (of(0) == "Pub") & (F.size("fields") >= 13) & has_time
     is_consumed = (of(0) == "SubBefore") & (F.size("fields") >= 7) & has_time & times.isNotNull()
     columns = {
