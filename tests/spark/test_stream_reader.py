@@ -253,6 +253,33 @@ def test_a_replayed_batch_is_planned_by_a_reader_that_knows_nothing(
     assert rows_of(stream, partitions) == [(0, 2), (0, 3), (0, 4)]
 
 
+def test_a_replayed_batch_passes_over_a_queue_that_is_gone_if_the_user_says_so(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.create_topic("U", queues=1)
+    fake_cluster.append("T", 0, 9)
+    batch = (
+        {**offsets_of(2, 0), **offsets_of(0, topic="U")},
+        {**offsets_of(5, 4), **offsets_of(3, topic="U")},
+    )
+    del fake_cluster.topics["T"]["broker-a", 1], fake_cluster.topics["U"]
+    lenient, both = {"failOnDataLoss": "false"}, {"topic": "T,U"}
+    readers = (
+        make_stream(fake_cluster, **both, **lenient),
+        UnlimitedStreamReader(options_of(fake_cluster, **both, **lenient)),
+    )
+
+    for reader in readers:
+        found = rows_of(reader, reader.partitions(*batch))
+        assert found == [(0, 2), (0, 3), (0, 4)]
+    for queue in ("T/broker-a/1", "U/broker-a/0"):
+        assert f"queue {queue}: it is not there any more" in caplog.text
+    del batch[0]["U"], batch[1]["U"]
+    with pytest.raises(DataLossError, match="T/broker-a/1: it is not there any more; offsets 0 to"):
+        make_stream(fake_cluster).partitions(*batch)
+
+
 def test_the_group_makes_all_pulls_of_a_plan_and_a_read(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T", queues=1)
     fake_cluster.append("T", 0, 9)
