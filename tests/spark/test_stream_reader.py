@@ -403,11 +403,17 @@ def test_a_queue_that_is_gone_is_waited_for_once_and_read_when_it_comes_back(
     del fake_cluster.topics["T"]["broker-a", 1]
     fake_cluster.request_codes.clear()
     fourth = stream.latestOffset(third, ALL)
+    asked_again = fake_cluster.request_codes.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    fake_cluster.topics["T"]["broker-a", 1] = held
+    stream.latestOffset(fourth, ALL)
+    del fake_cluster.topics["T"]["broker-a", 1]
+    stream.latestOffset(fourth, ALL)
 
     assert (start, offsets_of(2, 0)) == (first, second)
     assert asked == 1
-    assert fake_cluster.request_codes.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) > 1
+    assert asked_again > 1
     assert caplog.text.count("T/broker-a/1: it is not there any more; offset 0") == 1
+    assert caplog.text.count("T/broker-a/1: it is not there any more; offset 1") == 2
     assert "offsets of group G are not committed" not in caplog.text
     assert third == fourth == offsets_of(2, 1)
 
@@ -575,6 +581,10 @@ def test_partition_numbers_count_queues_in_order(fake_cluster: FakeCluster) -> N
         ({"topic": "TX"}, "; did you mean T?"),
         ({"nameServer": "127.0.0.1:1"}, "no name server answers at 127.0.0.1:1"),
         ({"startingOffsets": '{"T": {"broker-a": {"9": 1}}}'}, "name queue T/broker-a/9"),
+        (
+            {"startingOffsetsByTimestamp": f'{{"T": {{"broker-a": {{"9": {BORN_MS}}}}}}}'},
+            "name queue T/broker-a/9",
+        ),
         ({"startingOffsets": '{"T": {"broker-a": {"0": 99}}}'}, "the queue ends at 9 now"),
         (
             {"startingOffsets": "latest", "endingOffsets": '{"T": {"broker-a": {"0": 1}}}'},
