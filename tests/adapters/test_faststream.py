@@ -19,7 +19,7 @@ from faststream.exceptions import (
 )
 from faststream.specification import AsyncAPI
 
-from sparrowmq import Admin
+from sparrowmq import Admin, Message
 from sparrowmq.adapters.faststream import (
     RocketBroker,
     RocketMessage,
@@ -314,8 +314,10 @@ async def test_a_request_gets_what_the_handler_returns(broker: RocketBroker) -> 
 
     assert await reply.decode() == "WHEN?"
     assert (reply.headers["from"], reply.correlation_id) == ("desk", "c-7")
+    begin = time.monotonic()
     with pytest.raises(InvokeTimeout, match="no reply to message"):
-        await broker.publisher("unanswered").request("x", timeout=0.1)
+        await broker.publisher("unanswered").request("x", timeout=0.4)
+    assert time.monotonic() - begin >= 0.4
 
 
 @pytest.mark.parametrize("result", [None, ""])
@@ -414,6 +416,46 @@ async def test_a_test_broker_runs_handlers_without_a_cluster() -> None:
         assert bill.mock.call_count == 2
         assert sorted(took) == ["GID_one", "GID_two"]
         assert await reply.decode() == "posted 3"
+
+
+async def test_stopped_broker_leaves_no_client_open_and_may_start_again(
+    cluster: InProcessCluster,
+) -> None:
+    broker = RocketBroker(cluster.name_server)
+    await broker.start()
+    client: Any = broker.config.producer.client
+    await broker.stop()
+
+    with pytest.raises(UsageError, match="closed"):
+        await client.send(Message("orders", b"x"))
+    await broker.start()
+    assert (await broker.publish("x", "orders")).queue.topic == "orders"
+    await broker.stop()
+
+
+async def test_broker_sends_to_its_cluster_again_behind_a_test(broker: RocketBroker) -> None:
+    async with TestRocketBroker(broker) as tested:
+        handed = await tested.publish("x", "orders")
+    await broker.start()
+    sent = await broker.publish("x", "orders")
+
+    assert [result.queue.broker_name for result in (handed, sent)] == ["test", "broker-a"]
+
+
+async def test_messages_without_a_correlation_id_get_one_each() -> None:
+    broker = RocketBroker("127.0.0.1:1")
+    ids: list[str | None] = []
+
+    @broker.subscriber("orders", group="GID_ids")
+    async def take(message: Annotated[RocketMessage, Context("message")]) -> None:
+        ids.append(message.correlation_id)
+
+    async with TestRocketBroker(broker) as tested:
+        await tested.publish("a", "orders")
+        await tested.publish("b", "orders")
+
+    assert all(ids)
+    assert len(set(ids)) == 2
 
 
 async def test_routers_batches_keys_and_delays_reach_handlers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -35,7 +36,7 @@ from sparrowmq import Admin, Message, Producer
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.model import ConsumeContext, MessageQueue
 from sparrowmq.model.namespace import NO_NAMESPACE
-from sparrowmq.testing import InProcessCluster, read_messages
+from sparrowmq.testing import EmbeddedCluster, InProcessCluster, read_messages
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -463,6 +464,100 @@ def test_task_of_the_retry_topic_is_left_to_the_next_owner_of_its_queue(
             new.take().decide(is_done=True)
             with pytest.raises(Empty):
                 old.take()
+
+
+def test_first_decision_on_a_task_counts() -> None:
+    task = transport.HeldTask({})
+
+    task.decide(is_done=True)
+    # As by a channel that is closed at that moment.
+    task.decide(is_done=False)
+
+    assert task.is_done
+
+
+def held_tasks() -> int:
+    gc.collect()
+    return sum(type(each) is transport.HeldTask for each in gc.get_objects())
+
+
+def test_tasks_that_are_done_are_forgotten(connection: Connection, queue: str) -> None:
+    before = held_tasks()
+
+    with connection.SimpleQueue(queue) as simple:
+        for number in range(3):
+            simple.put(number)
+            simple.get(timeout=20).ack()
+
+        wait_until("forgotten", lambda: held_tasks() <= before)
+
+
+def test_new_topic_has_as_many_queues_as_the_option_says(
+    cluster: InProcessCluster, queue: str
+) -> None:
+    options = {"topic_queues": 3}
+    opened = Connection(f"rocketmq://{cluster.name_server}", transport_options=options)
+
+    with opened, opened.SimpleQueue(queue), Admin(name_server=cluster.name_server) as admin:
+        assert len(admin.route(transport.topic_of(queue)).publish_queues) == 3
+
+
+def test_closed_connection_leaves_no_client_open(connection: Connection, queue: str) -> None:
+    with connection.SimpleQueue(queue) as simple:
+        simple.put("x")
+    channel: Any = connection.default_channel
+    producer, admin = channel._get_producer(), channel._get_admin()
+    connection.close()
+
+    with pytest.raises(UsageError, match="closed"):
+        producer.send(Message(transport.topic_of(queue), b"x"))
+    with pytest.raises(UsageError, match="closed"):
+        admin.list_topics()
+
+
+def test_task_is_an_operational_error_while_the_broker_is_away_and_sent_when_it_is_back() -> None:
+    policy = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+    with (
+        EmbeddedCluster(flush="async") as own,
+        Connection(f"rocketmq://{own.name_server}") as opened,
+        opened.SimpleQueue("tasks") as simple,
+    ):
+        simple.put("before")
+        own.kill()
+        with pytest.raises(OperationalError):
+            simple.put("lost", retry=True, retry_policy=policy)
+        own.start()
+        simple.put("after", retry=True, retry_policy={**policy, "max_retries": 20})
+
+        with opened.SimpleQueue("tasks") as again:
+            assert {again.get(timeout=60).payload for _ in range(2)} == {"before", "after"}
+
+
+def test_all_connections_of_a_process_know_its_exchanges(
+    cluster: InProcessCluster, queue: str
+) -> None:
+    declared = Queue(queue, Exchange(f"exchange of {queue}"), routing_key="video")
+    url = f"rocketmq://{cluster.name_server}"
+    with Connection(url) as first:
+        declared(first.default_channel).declare()
+
+    with Connection(url) as second:
+        producer = KombuProducer(second.default_channel, exchange=declared.exchange)
+        producer.publish("x", routing_key="video")
+
+        assert declared(second.default_channel).queue_declare(passive=True).message_count == 1
+
+
+def test_refused_account_is_an_operational_error(tmp_path: Path) -> None:
+    rules = "accounts:\n  - {accessKey: celery-worker, secretKey: of-the-worker, admin: true}\n"
+    (tmp_path / "plain_acl.yml").write_text(rules)
+    options = ("--acl", str(tmp_path / "plain_acl.yml"))
+    with EmbeddedCluster(options=options) as own:
+        with Connection(f"rocketmq://celery-worker:of-the-worker@{own.name_server}") as allowed:
+            allowed.ensure_connection(max_retries=1, interval_start=0)
+        refused = Connection(f"rocketmq://celery-worker:wrong-secret@{own.name_server}")
+        with pytest.raises(OperationalError):
+            refused.ensure_connection(max_retries=1, interval_start=0)
 
 
 def test_calls_that_send_tasks_back_at_once_share_a_producer(

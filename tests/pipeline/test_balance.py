@@ -33,7 +33,8 @@ def write_cluster(spark: SparkSession, place: Path) -> None:
         "messagesPerSecond double, at string",
     )
     members = spark.createDataFrame(
-        [("GID_twins", "c@1", "2026-01-02")] * 2 + [("GID_old", "c@1", "2026-01-01")],
+        [("GID_twins", "c@1", "2026-01-02")] * 2
+        + [("GID_old", "c@1", "2026-01-01"), ("GID_empty", "c@1", "2026-01-01")],
         "consumerGroup string, clientId string, at string",
     )
     for name, frame in (("topics", topics), ("members", members)):

@@ -18,6 +18,9 @@ from sparrowmq.pipeline import ingest
 from sparrowmq.pipeline.ingest import IngestSettings
 from sparrowmq.pipeline.ingest.counts import Counts
 from sparrowmq.pipeline.ingest.job import IngestResult
+from sparrowmq.spark.bounds import OffsetChoice, StartChoice
+from sparrowmq.spark.checkpoint_offsets import EARLIEST
+from sparrowmq.spark.options import parse_options
 
 SAME_NAMES = {"properties": {"id": {"type": "integer"}, "ID": {"type": "integer"}}}
 
@@ -57,6 +60,30 @@ def test_group_of_dead_letters_that_no_group_can_be() -> None:
 def test_options_that_the_settings_make(name: str) -> None:
     with pytest.raises(ConfigError, match=f"option '{name}' is the job's own"):
         IngestSettings(name_server="a:1", topic="T", out="/nowhere", options={name: "queueId"})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"startingTimestamp": "2026-03-01"},
+        {"startingoffsetsbytimestamp": '{"T": {"b": {"0": 1767225600000}}}'},
+        {"StartingOffsets": "group-or-latest"},
+    ],
+)
+def test_an_ingest_begins_where_its_options_say(option: dict[str, str]) -> None:
+    def start_of(options: dict[str, str]) -> StartChoice:
+        return (
+            IngestSettings(
+                name_server="a:1", topic="T", out="/nowhere", options={"group": "G", **options}
+            )
+            .parse_options()
+            .starting
+        )
+
+    wanted = {"nameServer": "a:1", "topic": "T", "group": "G", **option}
+
+    assert start_of(option) == parse_options(wanted, scope="stream").starting
+    assert start_of({}) == OffsetChoice(EARLIEST)
 
 
 @pytest.mark.parametrize(

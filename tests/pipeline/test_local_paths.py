@@ -32,6 +32,13 @@ def test_an_input_that_is_not_there_is_refused(tmp_path: Path) -> None:
         check_paths(str(tmp_path / "new" / "out"), (str(tmp_path), "/nowhere"))
 
 
+def test_a_path_that_the_system_refuses_is_one_that_is_not_there(tmp_path: Path) -> None:
+    check_paths(str(tmp_path / ("x" * 300)), ())
+
+    with pytest.raises(ConfigError, match=r"^cannot read x+: there is no such file"):
+        check_paths(str(tmp_path), ("x" * 300,))
+
+
 def test_what_only_spark_can_find_is_left_to_it(tmp_path: Path) -> None:
     check_paths("hdfs://nodes/out", ("s3a://bucket/a", "file:/nowhere", "/nowhere/*.parquet"))
 

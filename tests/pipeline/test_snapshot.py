@@ -24,6 +24,7 @@ from sparrowmq.cli.main import build_app
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.model import Message, MessageExt, MessageQueue
+from sparrowmq.pipeline.snapshot_tables import tables_of, write_tables
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.queue_watch import QueueWatch
 from sparrowmq.testing import EmbeddedCluster
@@ -160,3 +161,13 @@ def test_a_reader_that_leaves_ends_the_snapshots_quietly(
     found = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
 
     assert (found.returncode, len(found.stdout.splitlines()), found.stderr) == (1, 1, "")
+
+
+def test_a_snapshot_that_was_cut_off_is_not_the_newest(tmp_path: Path) -> None:
+    (tmp_path / "members").touch()
+
+    with pytest.raises(FileExistsError):
+        write_tables(tables_of([], timestamp_ms=1), tmp_path, timestamp_ms=1)
+
+    # The newest rows of this table say which snapshot is the newest.
+    assert not (tmp_path / "topics").exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sparrowmq.processes import keeper
 from sparrowmq.processes.child_processes import ChildProcesses, ProcessFailed
 from sparrowmq.processes.keeper import find_processes
 
@@ -90,6 +91,26 @@ def test_processes_end_when_the_demo_itself_is_killed(tmp_path: Path) -> None:
     demo.stdout.close()
 
     wait_until(lambda: find_processes([parent]) == {})
+
+
+@pytest.mark.slow
+@needs_proc
+def test_keeper_leaves_alone_a_session_that_has_ended() -> None:
+    """Its number may be that of another process by then."""
+    command = [sys.executable, "-I", "-S", "-c", SLEEPER]
+    kept, ended = (subprocess.Popen(command, start_new_session=True) for _ in range(2))
+    try:
+        lines = f"+{kept.pid}\n+{ended.pid}\n-{ended.pid}\n"
+        subprocess.run(
+            [sys.executable, "-I", "-S", keeper.__file__], input=lines, text=True, check=True
+        )
+
+        assert kept.wait(20) == -signal.SIGKILL
+        assert ended.poll() is None
+    finally:
+        for each in (kept, ended):
+            each.kill()
+            each.wait()
 
 
 def start_sleepers(directory: Path, timer: threading.Timer) -> None:

@@ -48,18 +48,19 @@ class FakeQueue:
 class FakeCluster:
     """A name server and brokers behind one port, with queues that tests write to and cut.
 
-    `answers` holds scripted replies to the next pulls: a code with a next offset, or None for an
-    answer that never comes. `pulls_max` is how many messages one pull gives. `same_codes` are tags
-    whose hash code is that of every tag. `version` is the brokers' major one. `step_ms` is the time
-    between two messages of a queue. `given_count` counts the messages that pulls gave. With
-    `tells_times` the bounds of a queue have the time of its last message, as those of brokers.
+    `answers` holds scripted replies to the next pulls: a code with a next offset, None for an
+    answer that never comes, or () for the queue's own. `pulls_max` is how many messages one pull
+    gives. `same_codes` are tags whose hash code is that of every tag. `version` is the brokers'
+    major one. `step_ms` is the time between two messages of a queue. `given_count` counts the
+    messages that pulls gave. With `tells_times` the bounds of a queue have the time of its last
+    message, as those of brokers.
     """
 
     def __init__(self) -> None:
         self.version = 5
         self.topics: dict[str, dict[tuple[str, int], FakeQueue]] = {}
         self.committed: dict[tuple[str, str, int], int] = {}
-        self.answers: list[tuple[int, int] | None] = []
+        self.answers: list[tuple[int, int] | tuple[()] | None] = []
         self.pulls_max = 2048
         self.same_codes: set[str] = set()
         self.pull_count = self.given_count = 0

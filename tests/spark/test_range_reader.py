@@ -102,6 +102,27 @@ def test_small_queues_of_a_broker_are_one_batch_and_damage_names_its_queue(
         list(read_ranges(cluster, options, wanted))
 
 
+def test_small_queues_of_two_brokers_are_not_joined(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    queues = fake_cluster.topics["T"]
+    queues["broker-b", 1] = queues.pop(("broker-a", 1))
+    fake_cluster.append("T", 0, 2)
+    fake_cluster.append("T", 1, 1, broker="broker-b")
+    options = options_of(fake_cluster, columns="brokerName,queueOffset")
+    ranges = [
+        (QueueRange(MessageQueue("T", "broker-a", 0), 0, 2), 0),
+        (QueueRange(MessageQueue("T", "broker-b", 1), 0, 1), 1),
+    ]
+
+    batches = [batch.to_pylist() for batch in read_ranges(cluster, options, ranges)]
+
+    assert [[tuple(row.values()) for row in batch] for batch in batches] == [
+        [("broker-a", 0), ("broker-a", 1)],
+        [("broker-b", 0)],
+    ]
+
+
 def test_several_small_pulls_are_under_way_at_once(
     fake_cluster: FakeCluster, cluster: Cluster
 ) -> None:
@@ -369,6 +390,23 @@ def test_patience_begins_anew_where_a_filter_passes_messages_over(
     options = options_of(fake_cluster, subExpression="tag0", waitForBrokers="40ms")
 
     assert read(cluster, options, (0, 0, 10)) == [(0, 6), (0, 9)]
+
+
+def test_patience_begins_anew_behind_messages_and_behind_a_loss(
+    fake_cluster: FakeCluster, cluster: Cluster
+) -> None:
+    fake_cluster.append("T", 0, 10)
+    fake_cluster.pulls_max = 4
+    options = options_of(fake_cluster, failOnDataLoss="false", waitForBrokers="40ms")
+    # Empty ones let the queue answer.
+    fake_cluster.answers = [(ResponseCode.PULL_NOT_FOUND, 0), (), (ResponseCode.PULL_NOT_FOUND, 4)]
+
+    assert read(cluster, options, (0, 0, 10)) == [(0, n) for n in range(10)]
+
+    fake_cluster.topics["T"]["broker-a", 0].min_offset = 4
+    fake_cluster.answers = [(ResponseCode.PULL_NOT_FOUND, 0), (), (ResponseCode.PULL_NOT_FOUND, 4)]
+
+    assert read(cluster, options, (0, 0, 10)) == [(0, n) for n in range(4, 10)]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, FILLER_SIZE
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.storage import COPYING_PATH
 from sparrowmq.testing import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -336,6 +337,13 @@ def test_a_wrong_store_is_one_clear_error(
         StoreReader(parse_options(options, scope="batch")).partitions()
 
     assert words in str(caught.value)
+
+
+def test_an_unfinished_copy_of_a_store_is_not_read(small_store: Path) -> None:
+    (small_store / COPYING_PATH).touch()
+
+    with pytest.raises(RocketMQError, match="unfinished copy"):
+        offline(small_store, topic="T")
 
 
 def test_conditions_narrow_the_read_of_a_store(cluster: EmbeddedCluster) -> None:

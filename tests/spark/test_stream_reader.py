@@ -253,6 +253,33 @@ def test_a_replayed_batch_is_planned_by_a_reader_that_knows_nothing(
     assert rows_of(stream, partitions) == [(0, 2), (0, 3), (0, 4)]
 
 
+def test_a_replayed_batch_passes_over_a_queue_that_is_gone_if_the_user_says_so(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.create_topic("U", queues=1)
+    fake_cluster.append("T", 0, 9)
+    batch = (
+        {**offsets_of(2, 0), **offsets_of(0, topic="U")},
+        {**offsets_of(5, 4), **offsets_of(3, topic="U")},
+    )
+    del fake_cluster.topics["T"]["broker-a", 1], fake_cluster.topics["U"]
+    lenient, both = {"failOnDataLoss": "false"}, {"topic": "T,U"}
+    readers = (
+        make_stream(fake_cluster, **both, **lenient),
+        UnlimitedStreamReader(options_of(fake_cluster, **both, **lenient)),
+    )
+
+    for reader in readers:
+        found = rows_of(reader, reader.partitions(*batch))
+        assert found == [(0, 2), (0, 3), (0, 4)]
+    for queue in ("T/broker-a/1", "U/broker-a/0"):
+        assert f"queue {queue}: it is not there any more" in caplog.text
+    del batch[0]["U"], batch[1]["U"]
+    with pytest.raises(DataLossError, match="T/broker-a/1: it is not there any more; offsets 0 to"):
+        make_stream(fake_cluster).partitions(*batch)
+
+
 def test_the_group_makes_all_pulls_of_a_plan_and_a_read(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T", queues=1)
     fake_cluster.append("T", 0, 9)
@@ -376,11 +403,17 @@ def test_a_queue_that_is_gone_is_waited_for_once_and_read_when_it_comes_back(
     del fake_cluster.topics["T"]["broker-a", 1]
     fake_cluster.request_codes.clear()
     fourth = stream.latestOffset(third, ALL)
+    asked_again = fake_cluster.request_codes.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    fake_cluster.topics["T"]["broker-a", 1] = held
+    stream.latestOffset(fourth, ALL)
+    del fake_cluster.topics["T"]["broker-a", 1]
+    stream.latestOffset(fourth, ALL)
 
     assert (start, offsets_of(2, 0)) == (first, second)
     assert asked == 1
-    assert fake_cluster.request_codes.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) > 1
+    assert asked_again > 1
     assert caplog.text.count("T/broker-a/1: it is not there any more; offset 0") == 1
+    assert caplog.text.count("T/broker-a/1: it is not there any more; offset 1") == 2
     assert "offsets of group G are not committed" not in caplog.text
     assert third == fourth == offsets_of(2, 1)
 
@@ -548,6 +581,10 @@ def test_partition_numbers_count_queues_in_order(fake_cluster: FakeCluster) -> N
         ({"topic": "TX"}, "; did you mean T?"),
         ({"nameServer": "127.0.0.1:1"}, "no name server answers at 127.0.0.1:1"),
         ({"startingOffsets": '{"T": {"broker-a": {"9": 1}}}'}, "name queue T/broker-a/9"),
+        (
+            {"startingOffsetsByTimestamp": f'{{"T": {{"broker-a": {{"9": {BORN_MS}}}}}}}'},
+            "name queue T/broker-a/9",
+        ),
         ({"startingOffsets": '{"T": {"broker-a": {"0": 99}}}'}, "the queue ends at 9 now"),
         (
             {"startingOffsets": "latest", "endingOffsets": '{"T": {"broker-a": {"0": 1}}}'},

@@ -17,6 +17,7 @@ from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.spark import topic_queues
 from sparrowmq.spark.bounds import QueueBounds
+from sparrowmq.spark.connection_options import TlsFiles
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.topic_queues import (
     CLUSTERS_MAX,
@@ -81,6 +82,7 @@ def test_a_process_keeps_connections_to_few_clusters_and_to_each_account_its_own
     others = [
         replace(options, credentials=account),
         replace(options, namespace=Namespace("n")),
+        replace(options, tls=TlsFiles(None, None, None, check_hostname=False)),
         replace(options, name_servers=("127.0.0.1:2",)),
     ]
     try:

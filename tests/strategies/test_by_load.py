@@ -276,6 +276,19 @@ class TestShares:
         assert all(given[queue] == "b" for queue in shares["b"])
         assert queues[1] in shares["a"]
 
+    def test_a_member_that_joins_after_the_plan_does_not_get_the_retry_topics_queue_alone(
+        self,
+    ) -> None:
+        queues, retry = queues_of(4), MessageQueue("%RETRY%G", "broker-a", 0)
+
+        for first in "abcdefgh":
+            given = zip((*queues, retry), (first, first, "y", "y", first), strict=True)
+            plan, cids = FollowedPlan(dict(given), [first, "y"]), [first, "y", "z"]
+            topics = [TopicView("T", queues, cids), TopicView("%RETRY%G", [retry], cids)]
+            share = AllocateMessageQueueByLoad().follow_plan("z", topics, {}, plan)
+
+            assert [queue.topic for queue in share] == ["T"]
+
 
 class TestNextPlan:
     LOADS = GroupLoads(queues={}, capacities={})

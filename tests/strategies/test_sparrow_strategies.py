@@ -19,6 +19,7 @@ from sparrowmq.strategies import (
     STRATEGIES,
     AllocateMessageQueueAcrossTopics,
     AllocateMessageQueueAveragely,
+    AllocateMessageQueueByLoad,
     AllocateMessageQueueConsistentHash,
     AllocateMessageQueueConsistentHashBounded,
     AllocateMessageQueueMinimalMove,
@@ -26,12 +27,13 @@ from sparrowmq.strategies import (
     TopicView,
     strategy_from,
 )
-from sparrowmq.strategies.group_strategy import is_group_strategy
+from sparrowmq.strategies.group_strategy import WholeGroupStrategy, is_group_strategy
 from sparrowmq.strategies.minimal_move import divide
 
 MINIMAL = AllocateMessageQueueMinimalMove()
 BOUNDED = AllocateMessageQueueConsistentHashBounded()
 ACROSS = AllocateMessageQueueAcrossTopics()
+BY_LOAD = AllocateMessageQueueByLoad()
 AVG = AllocateMessageQueueAveragely()
 EVENT_COUNT = 10_000
 
@@ -322,16 +324,6 @@ class TestAcrossTopics:
             sum(len(AVG.allocate("G", cid, view.mq_all, cids)) for view in views) for cid in cids
         ] == [3, 0, 0]
 
-    def test_retry_topic_that_few_members_see_yet_moves_no_other_queue(self) -> None:
-        view = TopicView("T", queues_of(3, topic="T"), ["a", "b"])
-        alone = ACROSS.divide_group([view])
-
-        for cid in view.cid_all:
-            retries = TopicView("%RETRY%G", queues_of(1, topic="%RETRY%G"), [cid])
-            both = ACROSS.divide_group([retries, view])
-
-            assert {queue: both[queue] for queue in view.mq_all} == alone
-
     @pytest.mark.parametrize(("alone", "shared", "further"), [(2, 4, 1), (4, 2, 0), (1, 1, 0)])
     def test_whoever_has_a_topic_alone_gets_the_less_of_another(
         self, alone: int, shared: int, further: int
@@ -349,14 +341,59 @@ class TestAcrossTopics:
         assert list(both.mq_all) == ACROSS.allocate_group("G", "a", [both, only_b])
         assert list(only_b.mq_all) == ACROSS.allocate_group("G", "b", [both, only_b])
 
-    def test_the_retry_topic_that_appears_later_moves_nothing(self) -> None:
+
+@pytest.mark.parametrize("strategy", [MINIMAL, ACROSS, BY_LOAD], ids=lambda s: str(s.name))
+class TestRetryTopic:
+    RETRIES = (MessageQueue("%RETRY%G", "broker-a", 0),)
+
+    @given(size=group_sizes, held=st.lists(st.integers(0, 12), min_size=41, max_size=41))
+    @settings(max_examples=40, deadline=None)
+    def test_its_queue_takes_no_other_from_a_member(
+        self, strategy: WholeGroupStrategy, size: tuple[int, int], held: list[int]
+    ) -> None:
+        queues, cids = queues_of(size[0]), cids_of(size[1])
+        views = [TopicView("T", queues, cids), TopicView("%RETRY%G", self.RETRIES, cids)]
+        everybody = cids_of(13)
+        owners = {q: everybody[n] for q, n in zip((*queues, *self.RETRIES), held, strict=False)}
+
+        now = strategy.divide_group(views, owners)
+
+        assert spread(now, cids) <= 1
+        assert spread({queue: now[queue] for queue in queues}, cids) <= 1
+
+    def test_a_member_that_joins_does_not_get_its_queue_alone(
+        self, strategy: WholeGroupStrategy
+    ) -> None:
+        queues = queues_of(4)
+
+        for first in "abcdefgh":
+            cids = [first, "y", "z"]
+            owners = dict(
+                zip((*queues, *self.RETRIES), (first, first, "y", "y", first), strict=True)
+            )
+            views = [TopicView("%RETRY%G", self.RETRIES, cids), TopicView("T", queues, cids)]
+            now = strategy.divide_group(views, owners)
+
+            assert "z" in {now[queue] for queue in queues}
+
+    def test_few_members_that_see_it_yet_divide_other_queues_as_all_do(
+        self, strategy: WholeGroupStrategy
+    ) -> None:
+        view = TopicView("T", queues_of(3, topic="T"), ["a", "b"])
+        alone = strategy.divide_group([view])
+
+        for cid in view.cid_all:
+            both = strategy.divide_group([TopicView("%RETRY%G", self.RETRIES, [cid]), view])
+
+            assert {queue: both[queue] for queue in view.mq_all} == alone
+
+    def test_it_moves_nothing_when_it_appears(self, strategy: WholeGroupStrategy) -> None:
         cids = ["a", "b"]
-        view = TopicView("T", queues_of(5), cids)
-        retry = TopicView("%RETRY%G", queues_of(1, topic="%RETRY%G"), cids)
+        view, retry = TopicView("T", queues_of(5), cids), TopicView("%RETRY%G", self.RETRIES, cids)
 
         for cid in cids:
-            before = ACROSS.allocate_group("G", cid, [view])
-            after = ACROSS.allocate_group("G", cid, [retry, view])
+            before = strategy.allocate_group("G", cid, [view])
+            after = strategy.allocate_group("G", cid, [retry, view])
             assert before == [queue for queue in after if queue.topic == "T"]
 
 

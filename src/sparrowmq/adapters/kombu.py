@@ -89,6 +89,9 @@ REQUEUE_DELAY: Final = timedelta(seconds=1)
 # Celery counts its retries itself: a task that was given back often must not become a dead letter.
 RECONSUME_TIMES_MAX: Final = 2**31 - 1
 _TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-|")
+# The exchanges and bindings that this process has declared, by name server and namespace: a
+# connection that is made anew after a failure knows them, and so do all of a pool.
+_STATES: dict[tuple[str, str], virtual.BrokerState] = {}
 # Type checkers infer too narrow result types for kombu's methods.
 _Channel: Any = virtual.Channel
 _Transport: Any = virtual.Transport
@@ -473,6 +476,8 @@ class Transport(_Transport):  # type: ignore[misc]
             "consume_timeout_ms": options["visibility_timeout"] * 1_000,
         }
         self.topic_queues: int = options["topic_queues"]
+        place = str(self.client_settings["name_server"]), str(options["namespace"] or "")
+        self.state = _STATES.setdefault(place, virtual.BrokerState())
         self.known_topics: set[str] = set()
         self._tags = itertools.count(1)
 

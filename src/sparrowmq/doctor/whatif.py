@@ -68,7 +68,6 @@ from sparrowmq.strategies.machine_room import (
 )
 from sparrowmq.strategies.registry import (
     SPARROW_STRATEGIES,
-    STRATEGIES,
     strategy_from,
     unknown_strategy,
 )
@@ -322,7 +321,7 @@ def check_strategy(name: str) -> str:
     known |= {"machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG"}
     if name.lower() in known:
         return known[name.lower()]
-    if name in STRATEGIES or name.startswith("MACHINE_ROOM_NEARBY-"):
+    if name.startswith("MACHINE_ROOM_NEARBY-"):
         strategy_from(name)
         return name
     raise unknown_strategy(name, ALL_NAMES)

@@ -22,12 +22,13 @@ def check_paths(out: str, inputs: Iterable[str]) -> None:
     Raises: ConfigError that names the path.
     """
     for path in inputs:
-        if not _LEFT_TO_SPARK.match(path) and not Path(path).exists():
+        # `Path.exists` raises an error for a path that the system refuses.
+        if not _LEFT_TO_SPARK.match(path) and not os.path.exists(path):
             raise ConfigError(f"cannot read {path}: there is no such file or directory")
     if _LEFT_TO_SPARK.match(out):
         return
     wanted = Path(out).absolute()
-    found = next(each for each in (wanted, *wanted.parents) if each.exists())
+    found = next(each for each in (wanted, *wanted.parents) if os.path.exists(each))
     if not found.is_dir():
         raise ConfigError(f"cannot write to {out}: {found} is a file; choose another directory")
     if not os.access(found, os.W_OK | os.X_OK):

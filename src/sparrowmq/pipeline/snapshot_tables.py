@@ -84,9 +84,11 @@ def tables_of(snapshots: Sequence[GroupSnapshot], *, timestamp_ms: int) -> dict[
 def write_tables(tables: dict[str, pa.Table], directory: Path, *, timestamp_ms: int) -> None:
     """Add one file to each table's directory; each file appears whole or not at all.
 
+    `topics` comes last: readers take its newest rows for the newest snapshot, which is whole then.
+
     Raises: OSError if the directory cannot be written.
     """
-    for name, table in tables.items():
+    for name in ("members", "queues", "topics"):
         place = directory / name
         place.mkdir(parents=True, exist_ok=True)
         path = place / f"{timestamp_ms}.parquet"
@@ -94,7 +96,7 @@ def write_tables(tables: dict[str, pa.Table], directory: Path, *, timestamp_ms: 
         fresh = place / f".{path.name}.{os.getpid()}"
         with fresh.open("wb") as file:
             # Arrow would take the name of a place with a colon for a URL.
-            pq.write_table(table, file)
+            pq.write_table(tables[name], file)
         fresh.replace(path)
 
 

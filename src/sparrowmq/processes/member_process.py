@@ -35,11 +35,10 @@ _REPORT_INTERVAL_S = 0.2
 class LoggedMember:
     """Writes a member's logbook: the listener and the rebalance callbacks of one consumer."""
 
-    def __init__(self, name: str, *, topic: str, directory: Path, pause_s: float = 0.0) -> None:
+    def __init__(self, name: str, *, directory: Path, pause_s: float = 0.0) -> None:
         self.events = open_logbook(directory, name)
         self.stopped = threading.Event()
         self._deliveries = Logbook(directory / f"{name}{CONSUMED_SUFFIX}")
-        self._topic = topic
         self._pause_s = pause_s
         self._counts: Counter[int] = Counter()
         self._counts_reported: dict[int, int] = {}
@@ -63,7 +62,7 @@ class LoggedMember:
 
     def on_assign(self, queues: Sequence[MessageQueue]) -> None:
         """Log the queues that are owned from now on."""
-        self._owned |= {queue.queue_id for queue in queues if queue.topic == self._topic}
+        self._owned |= {queue.queue_id for queue in queues}
         self._write_owned()
 
     def on_revoke(self, queues: Sequence[MessageQueue]) -> None:
@@ -92,10 +91,7 @@ class LoggedMember:
 def run(options: argparse.Namespace) -> None:
     """Consume as a member until SIGTERM, then leave."""
     member = LoggedMember(
-        options.name,
-        topic=options.topic,
-        directory=options.logbooks,
-        pause_s=options.listener_ms / 1000,
+        options.name, directory=options.logbooks, pause_s=options.listener_ms / 1000
     )
     signal.signal(signal.SIGTERM, lambda *_: member.stopped.set())
     try:

@@ -15,7 +15,7 @@ read should return are gone. A loss is a value. The readers turn a loss into an 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -260,6 +260,24 @@ def ranges_between(start: Offsets, end: Offsets) -> list[QueueRange]:
     """
     ranges = [QueueRange(queue, start.get(queue, 0), end[queue]) for queue in sorted(end)]
     return [each for each in ranges if each.rows > 0]
+
+
+def leave_out_gone(
+    ranges: Sequence[QueueRange], queues: Collection[MessageQueue]
+) -> tuple[list[QueueRange], list[Loss]]:
+    """Return the ranges of these queues, and the losses of other queues.
+
+    A micro-batch that is run again was planned while the others were there.
+    """
+    losses = [
+        Loss(
+            each.queue,
+            f"it is not there any more; offsets {each.start} to {each.end - 1} were to be read",
+        )
+        for each in ranges
+        if each.queue not in queues
+    ]
+    return [each for each in ranges if each.queue in queues], losses
 
 
 def _too_small(queue: MessageQueue, offset: int, found: QueueBounds) -> Loss:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 
 from sparrowmq.calling import clock
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.bounds import Loss, choose_end, ranges_between
+from sparrowmq.spark.bounds import Loss, choose_end, leave_out_gone, ranges_between
 from sparrowmq.spark.checkpoint_offsets import (
     OffsetsJson,
     decode_offsets,
@@ -135,6 +135,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._watch.found
         if found is None:
             found = self._watch.look({each.queue: each.start for each in ranges})
+            ranges, gone = leave_out_gone(ranges, found.queues)
+            report_losses(gone, fail=self._options.fail_on_data_loss)
             if self._options.fail_on_data_loss:
                 refilled = self._watch.find_refilled(finish, decode_stored_by(end))
                 report_losses(refilled, fail=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from sparrowmq.model import MessageQueue
-from sparrowmq.spark.bounds import choose_end, ranges_between
+from sparrowmq.spark.bounds import choose_end, leave_out_gone, ranges_between
 from sparrowmq.spark.checkpoint_offsets import (
     decode_offsets,
     decode_stored_by,
@@ -83,9 +83,8 @@ class UnlimitedStreamReader(DataSourceStreamReader):
         report_losses(losses, fail=self._options.fail_on_data_loss)
         self._watch.commit(begin, found.bounds)
         anew = {loss.queue: found.bounds[loss.queue].min_offset for loss in refilled}
-        return make_partitions(
-            self._options, ranges_between({**begin, **anew}, finish), found.queues
-        )
+        ranges, _ = leave_out_gone(ranges_between({**begin, **anew}, finish), found.queues)
+        return make_partitions(self._options, ranges, found.queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in an executor."""

@@ -259,7 +259,7 @@ def divide_by_plan(
     if plan is None:
         return divide_together(topics, owners)
     now: dict[MessageQueue, str] = {}
-    for cids, queues in together(topics).items():
+    for (_, cids), queues in together(topics).items():
         given = follow(plan.owners, plan.client_ids, queues, cids)
         now.update((queue, given[queue]) for queue in queues)
     return now

@@ -34,6 +34,7 @@ from hashlib import md5
 from typing import TypeAlias
 
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.strategies.group_strategy import (
     NO_OWNERS,
     Owners,
@@ -48,7 +49,10 @@ Pair: TypeAlias = tuple[bytes, str, MessageQueue]
 
 
 class AllocateMessageQueueMinimalMove(WholeGroupStrategy):
-    """Moves few queues; loads over topics with the same subscribers differ by at most one."""
+    """Moves few queues; loads over topics with the same subscribers differ by at most one.
+
+    The queues of a retry topic go to members that have fewer queues of the other topics.
+    """
 
     name = "MINIMAL_MOVE"
 
@@ -62,20 +66,48 @@ class AllocateMessageQueueMinimalMove(WholeGroupStrategy):
 def divide_together(
     topics: Sequence[TopicView], owners: Owners = NO_OWNERS
 ) -> dict[MessageQueue, str]:
-    """Return the owner of every queue; topics with the same subscribers are divided together."""
+    """Return the owner of every queue; topics with the same subscribers are divided together.
+
+    Retry topics come last, and even out the loads.
+    """
+    loads = {cid: 0 for view in topics for cid in view.cid_all}
     now: dict[MessageQueue, str] = {}
-    for cids, queues in together(topics).items():
-        given = divide(queues, cids, owners)
-        now.update((queue, given[queue]) for queue in queues)
+    for (is_retry, cids), queues in together(topics).items():
+        floors = level(loads, cids, len(queues)) if is_retry else None
+        given = divide(queues, cids, owners, floors=floors)
+        for queue in queues:
+            now[queue] = given[queue]
+            loads[given[queue]] += 1
     return now
 
 
-def together(topics: Sequence[TopicView]) -> dict[tuple[str, ...], list[MessageQueue]]:
-    """Return the queues of all topics by their subscribers, which divide them together."""
-    found: dict[tuple[str, ...], list[MessageQueue]] = {}
+def together(topics: Sequence[TopicView]) -> dict[tuple[bool, tuple[str, ...]], list[MessageQueue]]:
+    """Return the queues that are divided together: by their subscribers, those to retry apart.
+
+    A queue of a retry topic has few messages: a member with nothing else would be idle. Members
+    also see the topic at different times. The keys of retry topics are True, and come last.
+    """
+    found: dict[tuple[bool, tuple[str, ...]], list[MessageQueue]] = {}
     for view in in_order(topics):
-        found.setdefault(tuple(unique(view.cid_all)), []).extend(view.mq_all)
+        is_retry = view.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        found.setdefault((is_retry, tuple(unique(view.cid_all))), []).extend(view.mq_all)
     return found
+
+
+def level(loads: Mapping[str, int], cids: Sequence[str], count: int) -> dict[str, int]:
+    """Return how many further queues each member gets at least, so that the loads become even.
+
+    Members whose load is above the level that the others reach get none and are left out.
+    """
+    reached = 0
+    ranked = sorted(loads[cid] for cid in cids)
+    total = count
+    for place, load in enumerate(ranked, start=1):
+        total += load
+        reached = total // place
+        if place == len(ranked) or reached < ranked[place]:
+            break
+    return {cid: reached - loads[cid] for cid in cids if loads[cid] <= reached}
 
 
 def divide(

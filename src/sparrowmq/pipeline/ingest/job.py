@@ -83,6 +83,8 @@ _CONF = {
 }
 # The options of the read that the job's settings make, in lower case.
 _OWN_OPTIONS = frozenset({"nameserver", "topic", "columns", "profile", "bodyschema"})
+# Those that say where a read begins.
+_STARTS = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})
 # A text is cast to a date, and ends the job if it is none.
 _DATE_TYPES = ("date", "timestamp", "timestamp_ntz", "string")
 # The columns of a written batch from which it is counted. Python has no dates before the year 1 and
@@ -148,10 +150,11 @@ class IngestSettings:
     @property
     def source_options(self) -> dict[str, str]:
         """The options of the read."""
+        has_start = not _STARTS.isdisjoint(map(str.lower, self.options))
         return {
             "nameServer": self.name_server,
             "topic": self.topic,
-            "startingOffsets": "earliest",
+            **({} if has_start else {"startingOffsets": "earliest"}),
             # Dead letters keep their properties.
             "columns": ",".join(
                 (*METADATA, "body", *(() if self.dlq_group is None else ("properties",)))
