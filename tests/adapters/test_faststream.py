@@ -423,7 +423,8 @@ async def test_stopped_broker_leaves_no_client_open_and_may_start_again(
 ) -> None:
     broker = RocketBroker(cluster.name_server)
     await broker.start()
-    client: Any = broker.config.producer.client
+    producer: Any = broker.config.producer
+    client = producer.client
     await broker.stop()
 
     with pytest.raises(UsageError, match="closed"):

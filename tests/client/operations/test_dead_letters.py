@@ -60,12 +60,13 @@ class OneAway:
         return response_to(request, body=encode_body(BODIES[RequestCode(request.code)]))
 
 
+@pytest.mark.parametrize("away", [InvokeTimeout, ConnectFailed])
 def test_letters_of_other_brokers_go_and_the_error_counts_them(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, away: type[TransportError]
 ) -> None:
     monkeypatch.setattr(dead_letters, "FAILED_SHOWN_MAX", 2)
     letters = [letter(name, offset) for offset in range(3) for name in "ab"]
-    servers = OneAway(InvokeTimeout)
+    servers = OneAway(away)
 
     with pytest.raises(SendFailed) as caught:
         Play(servers)(resend_dead_letters(make_directory("n:1"), "G", letters, by="me"))
@@ -74,7 +75,7 @@ def test_letters_of_other_brokers_go_and_the_error_counts_them(
     assert "3 of 6 dead letters were sent to G again" in text
     assert "the others were not: b0, b1 and 1 more; away" in text
     assert caught.value.outcome_unknown
-    assert isinstance(caught.value.__cause__, InvokeTimeout)
+    assert isinstance(caught.value.__cause__, away)
     # They may fail as often as a new message that has failed once.
     assert {(fields["j"], fields["l"]) for fields in servers.sent} == {("1", "3")}
     origins = [fields["i"] for fields in servers.sent]

@@ -211,5 +211,5 @@ def resend_dead_letters(
     raise SendFailed(
         f"{len(messages) - len(failures)} of {len(messages)} dead letters were sent to {group} "
         f"again, and the others were not: {left}{f' and {more} more' if more > 0 else ''}; {error}",
-        outcome_unknown=any(failure.outcome_unknown for _, failure in failures),
+        outcome_unknown=True,
     ) from error
