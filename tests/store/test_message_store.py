@@ -620,7 +620,8 @@ def test_offsets_without_a_message_are_passed_over(
         storage.remove(path)
     store = open_store(storage.kill())
 
-    found, offset = [], 0
+    found: list[tuple[int, bytes]] = []
+    offset = 0
     while offset < store.queues.max_offset("T", 0):
         got = store.queues.get("T", 0, queue_offset=offset, count_max=count_max, bytes_max=1 << 20)
         found += [(record.queue_offset, record.body) for record in split_records(got.records)]
