@@ -301,13 +301,15 @@ def test_all_topics_are_listed(rig: Any) -> None:
 
 def test_topic_stats_tell_where_queues_begin_and_end(rig: Any) -> None:
     rig.send(rig.connect())
+    rig.timestamp_ms += 1_000
+    rig.send(rig.connect())
     reply = ask(rig, RequestCode.GET_TOPIC_STATS_INFO, topic="T")
 
     table = decode_body(TopicStatsTable, reply.body).offset_table
 
     assert len(table) == 4
     first = table[MessageQueue("T", "broker-a", 0)]
-    assert (0, 1, rig.timestamp_ms) == (
+    assert (0, 2, rig.timestamp_ms) == (
         first.min_offset,
         first.max_offset,
         first.last_update_timestamp_ms,
@@ -319,6 +321,7 @@ def test_topic_stats_tell_where_queues_begin_and_end(rig: Any) -> None:
 def test_consume_stats_tell_how_far_a_group_is(rig: Any, topic: dict[str, str]) -> None:
     for _ in range(3):
         rig.send(rig.connect())
+        rig.timestamp_ms += 1_000
     rig.broker.state.offsets.commit("GID_c", "T", 0, offset=2)
     heartbeat(rig, rig.connect())
 
@@ -327,7 +330,8 @@ def test_consume_stats_tell_how_far_a_group_is(rig: Any, topic: dict[str, str]) 
     table = decode_body(ConsumeStats, reply.body).offset_table
     first = table[MessageQueue("T", "broker-a", 0)]
     assert len(table) == 4
-    assert (3, 2, 2, rig.timestamp_ms) == (
+    # Of the message at offset 1.
+    assert (3, 2, 2, rig.timestamp_ms - 2_000) == (
         first.broker_offset,
         first.consumer_offset,
         first.pull_offset,

@@ -14,7 +14,7 @@ from sparrowmq.broker.journal_records import RequestModeChange, decode_changes
 from sparrowmq.broker.processors import assignments
 from sparrowmq.protocol.bodies import QueueData, RequestMode, TopicRouteData
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
-from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.command import ONEWAY_FLAG, RemotingCommand
 from sparrowmq.serving.connections import Push, Reply
 from sparrowmq.store.file_storage import FileStorage
 
@@ -220,6 +220,30 @@ class TestQuestions:
 
         assert refused.command.code == ResponseCode.SYSTEM_BUSY
         assert len(group.broker.routed("T", ROUTE)) == 1
+        # An answered question leaves its place to others.
+        assert not put(group, question("b"))
+        assert len(group.broker.routed("T", ROUTE)) == 1
+
+    def test_a_question_that_wants_no_answer_gets_none(self, group: Any) -> None:
+        command = question("a")
+        command.flag = ONEWAY_FLAG
+        put(group, command)
+        put(group, question("b"))
+
+        assert len(group.broker.routed("T", ROUTE)) == 1
+
+    def test_topics_whose_routes_are_asked_are_bounded(
+        self, group: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(route_questions, "TOPICS_MAX", 1)
+        put(group, question("a"))
+        (refused,) = put(group, question("a", topic="other"))
+
+        assert refused.command.code == ResponseCode.SYSTEM_BUSY
+        # A question about a topic that is asked already costs no request.
+        assert not put(group, question("b"))
+        assert len(group.broker.routed("T", ROUTE)) == 2
+        assert not put(group, question("a", topic="other"))
 
     @pytest.mark.parametrize(
         ("fields", "code"),

@@ -423,6 +423,22 @@ def test_backup_of_a_damaged_file_is_kept_until_the_file_is_written(disk: Disk) 
     assert damaged == [{OFFSETS_FILE}, {OFFSETS_FILE}, set()]
 
 
+def test_backup_of_a_damaged_file_does_not_become_a_copy_of_it(disk: Disk) -> None:
+    disk.stop()
+    file = disk.rig.root / CONFIG_DIRECTORY / OFFSETS_FILE
+    backup = file.with_name(f"{OFFSETS_FILE}.bak")
+    file.write_bytes(b"{")
+    kept = backup.read_bytes()
+    broker = reload(disk.rig, losses=1)
+    broker.state.offsets.is_changed = True
+    broker.ask_last_save()
+    work = broker.save_work(now_ms=disk.rig.now_ms)
+    write_files(disk.storage, work, disk.version_journal)
+
+    assert backup.read_bytes() == kept
+    assert read_tables(disk.storage).losses == []
+
+
 def test_a_full_disk_takes_the_offsets_before_it_refuses_the_rest() -> None:
     storage = SimulatedStorage(Random(0))
     for offset in range(3):

@@ -315,6 +315,15 @@ def test_a_topic_that_the_group_subscribes_no_more_is_copied_only_offline(stored
     assert stored.broker.state.offsets.queues("GID_new", "T") == {0: 2, 1: 1, 2: 0}
 
 
+def test_offsets_of_a_topic_that_is_gone_are_not_copied(stored: Any) -> None:
+    """A topic that is made again begins at 0."""
+    stored.broker.state.offsets.commit(GROUP, "gone", 0, offset=5)
+
+    assert clone(stored).code == 0
+
+    assert stored.broker.state.offsets.topics_of_group("GID_new") == ["T"]
+
+
 def test_an_illegal_group_gets_no_offsets(stored: Any) -> None:
     reply = clone(stored, destGroup="no such group")
 

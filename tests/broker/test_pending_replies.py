@@ -129,13 +129,15 @@ def test_failed_journal_answers_an_error_to_what_waited_for_it_alone() -> None:
     pending = PendingReplies(Rounds(), Rounds(), Rounds())
     pending.add_for_rounds(reply(1), journal_round=1, now_ms=0)
     pending.add_for_rounds(reply(2), journal_round=2, now_ms=0)
+    pending.add_for_rounds(reply(3), registration_round=1, now_ms=0)
+    pending.add_for_rounds(reply(4), offsets_round=1, now_ms=0)
 
     (failed,) = pending.fail_journal(1, "disk full")
 
     assert isinstance(failed, Reply)
     assert failed.command.code == ResponseCode.SYSTEM_ERROR
     assert "disk full" in (failed.command.remark or "")
-    assert len(pending) == 1
+    assert len(pending) == 3
 
 
 @pytest.mark.parametrize("is_written", [False, True], ids=["Reply", "Written"])

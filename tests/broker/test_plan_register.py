@@ -65,6 +65,22 @@ def a_plan(epoch: int = 0, **changes: Any) -> GroupPlan:
     return msgspec.structs.replace(plan, **changes)
 
 
+def ask(
+    register: PlanRegister, now_ms: int, progress: dict[MessageQueue, tuple[int, int]]
+) -> GroupPlanAnswer:
+    """Ask a register as a member of group G, whose queues have come so far."""
+    return register.look(
+        "G",
+        client_id="a",
+        capacity_per_s=1,
+        known_epoch=0,
+        needs_loads=False,
+        listed=["a", "b"],
+        progress=lambda: progress,
+        now_ms=now_ms,
+    )
+
+
 def offer(rig: Any, connection: Any, plan: GroupPlan) -> Any:
     header = {"consumerGroup": "GID_c"}
     return rig.call(connection, RequestCode.OFFER_GROUP_PLAN, header, encode_body(plan))
@@ -147,6 +163,23 @@ class TestLoads:
 
         assert look(rig, a).loads is not None
         assert look(rig, b, needsLoads="true").loads is not None
+
+    def test_who_plans_elsewhere_takes_them_from_nobody(self, rig: Any) -> None:
+        a, b = pair_of(rig)
+        look(rig, a)
+        wait(rig, RATE_SPAN_MIN_MS, a, b)
+
+        assert look(rig, b, needsLoads="true").loads is not None
+        assert look(rig, a).loads is not None
+
+    def test_a_queue_that_is_new_to_the_group_has_no_rate_yet(self) -> None:
+        register = PlanRegister()
+        ask(register, 0, {QUEUES[0]: (0, 0)})
+        both = {QUEUES[0]: (100, 0), QUEUES[1]: (1_000_000, 0)}
+        loads = ask(register, RATE_SPAN_MIN_MS, both).loads
+
+        assert loads is not None
+        assert [each.rate_per_s for each in loads.queues] == [10.0, 0]
 
     def test_nobody_gets_them_in_a_plans_first_period(self, rig: Any) -> None:
         a, b = pair_of(rig)
@@ -290,6 +323,28 @@ class TestOffers:
         assert take("second") is not None
         assert register.drop_unasked(KEPT_MS + 1)
         assert take("second") is None
+
+    def test_a_plan_leaves_its_room_to_the_next_of_its_group(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(plan_register, "PLANNED_QUEUES_MAX", 4)
+        register = PlanRegister()
+        take = partial(register.offer, "G", listed=["a", "b"], timestamp_ms=1)
+
+        assert take(offer=a_plan(), now_ms=0) is None
+        epoch = register.table().plans["G"].epoch
+        assert take(offer=a_plan(epoch), now_ms=PERIOD_MS) is None
+
+    def test_a_plan_that_is_asked_for_is_kept(self) -> None:
+        register = PlanRegister()
+        assert register.offer("G", a_plan(), listed=["a", "b"], now_ms=0, timestamp_ms=1) is None
+        kept = []
+        for now_ms in range(0, 3 * KEPT_MS, KEPT_MS // 2):
+            ask(register, now_ms, {})
+            register.drop_unasked(now_ms)
+            kept.append(register.find("G") is not None)
+
+        assert all(kept)
 
     def test_a_plan_that_was_put_back_has_room_of_its_own(
         self, monkeypatch: pytest.MonkeyPatch

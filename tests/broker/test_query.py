@@ -46,6 +46,7 @@ def test_an_id_may_have_more_messages_than_were_asked_for(rig: Any) -> None:
     assert len(bodies(query(rig, "U", maxNum="1000"))) == 64
     assert len(bodies(query(rig, "U", maxNum="1"))) == 1
     assert len(bodies(query(rig, "U", maxNum="1", _UNIQUE_KEY_QUERY="true"))) == 32
+    assert len(bodies(query(rig, "U", maxNum="1", _UNIQUE_KEY_QUERY="false"))) == 1
 
 
 def test_nothing_is_found_outside_the_time_or_topic(rig: Any) -> None:

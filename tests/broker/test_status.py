@@ -12,6 +12,7 @@ from sparrowmq.protocol.bodies import KVTable, decode_body
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.serving.connections import Fact
+from sparrowmq.store.config import FlushMode
 
 # ExportConfigsCommand.needBrokerProprties takes no null.
 EXPORTED = {
@@ -126,3 +127,15 @@ def test_whatever_else_is_refused_and_changes_nothing(
     assert code == reply.code
     assert words in (reply.remark or "")
     assert before == settings(rig)
+
+
+def test_runtime_info_tells_what_a_power_cut_would_take(make_rig: Any) -> None:
+    rig = make_rig(flush=FlushMode.ASYNC)
+    rig.create_topic("T", 1)
+    rig.holds_work = True
+    rig.send(rig.connect())
+
+    reply = rig.call(rig.connect(), RequestCode.GET_BROKER_RUNTIME_INFO)
+    table = decode_body(KVTable, reply.body).table
+
+    assert table["remainHowManyDataToFlush"] == f"{rig.store.appended_position} B"

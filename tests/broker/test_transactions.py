@@ -517,6 +517,14 @@ def test_a_message_s_age_does_not_depend_on_its_producer_s_clock(rig: Any, days:
     assert bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0) == []
 
 
+def test_a_clock_that_is_set_back_delays_no_question(rig: Any) -> None:
+    join(rig)
+    send_half(rig)
+    rig.timestamp_ms -= HOUR_MS
+
+    assert asked(rig.advance(ROUND_MS)) == ["K"]
+
+
 IMMUNE = "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x017"
 
 
@@ -722,6 +730,20 @@ def test_restart_goes_on_where_the_last_round_ended(rig: Any) -> None:
         for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
     ]
     again.store.close()
+
+
+def test_message_that_a_full_disk_does_not_put_away_is_put_away_later(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_half(rig)
+    rig.advance(CHECK_MAX * INTERVAL_MS + 500)
+    with monkeypatch.context() as full:
+        full.setattr(FileStorageFile, "write", have_no_space)
+        rig.advance(2 * INTERVAL_MS)
+    before = bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0)
+    rig.advance(2 * ROUND_MS)
+
+    assert (before, bodies(rig, TRANS_CHECK_MAX_TIME_TOPIC, 0)) == ([], [b"K"])
 
 
 def hold_a_round(rig: Any) -> None:

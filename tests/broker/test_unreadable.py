@@ -139,9 +139,14 @@ def test_entries_of_queues_that_cannot_be_written_are_told_once(
             machine.pass_time(100)
             facts += [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
         before = machine.bodies("T")
+    machine.outputs.clear()
     machine.pass_time(10_000)
+    facts += [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
 
-    assert facts == [f"entries of consume queues cannot be written: {UNREADABLE}"]
+    assert facts == [
+        f"entries of consume queues cannot be written: {UNREADABLE}",
+        "entries of consume queues are written again",
+    ]
     assert len(before) < len(sent)
     assert machine.bodies("T") == sent
 
@@ -191,6 +196,8 @@ def test_an_index_that_goes_on_at_the_next_start_is_told(
         facts += [fact.text for fact in machine.outputs if isinstance(fact, Fact)]
 
     assert facts == [f"new messages cannot be indexed until the next start: {UNREADABLE}"]
+    # A tool that is told so does not ask again later.
+    assert find_by_key(machine, "k") == (ResponseCode.SYSTEM_ERROR, [])
 
 
 def test_damaged_records_that_nobody_pulls_are_passed_over_and_told(machine: Machine) -> None:

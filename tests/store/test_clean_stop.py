@@ -208,6 +208,20 @@ def test_bytes_of_the_logs_end_are_checked(storage: Disk, new_record: NewRecord)
         opened(storage)
 
 
+def test_bytes_of_a_log_are_checked_that_is_shorter_than_the_part_to_check(
+    storage: Disk, new_record: NewRecord
+) -> None:
+    config = replace(CONFIG, verify_bytes=1 << 20)
+    store, _ = opened(storage, config)
+    for n in range(3):
+        store.put(new_record(b"%d" % n), timestamp_ms=n)
+    store.close()
+    storage.inodes[f"commitlog/{0:020d}"].data[90] ^= 1
+
+    with pytest.raises(CorruptRecord):
+        opened(storage, config)
+
+
 def test_power_cut_at_any_moment_of_a_stop_and_a_start_loses_nothing(
     new_storage: Callable[..., Disk], new_record: NewRecord
 ) -> None:

@@ -602,3 +602,29 @@ def test_a_cut_queue_file_sets_no_size(storage: Any, new_record: NewRecord, left
 
     assert storage.open(path).size == 60_020
     assert open_store(storage).queues.max_offset("T", 0) == 40
+
+
+@pytest.mark.parametrize("count_max", [1, 2, 99])
+def test_offsets_without_a_message_are_passed_over(
+    count_max: int, storage: Any, new_record: NewRecord
+) -> None:
+    """As a broker of 5.x leaves them that has stored batches as one message each."""
+    store = open_store(storage)
+    for number in range(12):
+        store.put(new_record(b"x", topic="other"), timestamp_ms=number)
+    for number in range(3):
+        store.put(new_record(b"%d" % number), timestamp_ms=number)
+        store.queues.by_key["T", 0].next_offset += 3
+    store.write()
+    for path in [path for path in storage.inodes if not path.startswith("commitlog/")]:
+        storage.remove(path)
+    store = open_store(storage.kill())
+
+    found: list[tuple[int, bytes]] = []
+    offset = 0
+    while offset < store.queues.max_offset("T", 0):
+        got = store.queues.get("T", 0, queue_offset=offset, count_max=count_max, bytes_max=1 << 20)
+        found += [(record.queue_offset, record.body) for record in split_records(got.records)]
+        assert got.next_offset > offset
+        offset = got.next_offset
+    assert found == [(0, b"0"), (4, b"1"), (8, b"2")]

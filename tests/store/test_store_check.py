@@ -160,7 +160,7 @@ FIRST = "consumequeue/T/1/00000000000000000000"
         (
             flip(QUEUE, 27),
             "consumequeue/T/1",
-            "1 are not what the log says; move consumequeue away",
+            "1 are not what the log says; move consumequeue/T/1 away",
         ),
         (remove(QUEUE), "consumequeue/T/1", "10 are missing"),
         (remove(FIRST), "consumequeue/T/1", "10 are missing"),
@@ -178,6 +178,38 @@ def test_damage_is_found_where_it_is(
 
     assert found.state is DAMAGED
     assert words in found.text
+
+
+def test_queue_that_is_moved_away_as_told_is_made_again_and_no_other(
+    storage: Disk, new_record: NewRecord
+) -> None:
+    fill(storage, new_record)
+    flip(QUEUE, 27)(storage)
+    ((path, finding),) = [each for each in check(storage).items() if each[1].state is not SOUND]
+    assert f"move {path} away" in finding.text
+    for name in storage.list_names(path):
+        storage.remove(f"{path}/{name}")
+
+    store = MessageStore(storage, CONFIG)
+    assert store.load(timestamp_ms=1).rewritten_queues == (("T", 1),)
+    store.close()
+    assert wrong(storage) == {}
+
+
+def test_offsets_without_a_record_are_sound(storage: Disk, new_record: NewRecord) -> None:
+    """As a broker of 5.x leaves them that has stored batches as one message each."""
+    store = open_store(storage, CONFIG)
+    for number in range(12):
+        store.put(new_record(b"x", topic="other"), timestamp_ms=number)
+    for number in range(3):
+        store.put(new_record(b"%d" % number), timestamp_ms=number)
+        store.queues.by_key["T", 0].next_offset += 3
+    store.write()
+    for path in [path for path in storage.inodes if not path.startswith("commitlog/")]:
+        storage.remove(path)
+    open_store(storage.kill(), CONFIG).close()
+
+    assert wrong(storage) == {}
 
 
 def test_a_wrong_entry_of_a_killed_store_is_damage(storage: Disk, new_record: NewRecord) -> None:

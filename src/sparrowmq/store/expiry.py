@@ -122,7 +122,8 @@ class Expiry:
         before that of an earlier file, or is not yet: the clock was wrong, as of a machine that
         starts without the time, and the messages before it may be young.
         """
-        scan, count, latest_ms, loss = LogScan(self._log.files, self._checker), 0, 0, None
+        scan, count, latest_ms = LogScan(self._log.files, self._checker), 0, 0
+        loss: OSError | None = None
         for at, base in enumerate(self._log.files.bases):
             if count >= files_max or (at > 0 and base > limit):
                 break

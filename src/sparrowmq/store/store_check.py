@@ -290,7 +290,7 @@ class StoreCheck:
         return FileFinding(
             path,
             Soundness.DAMAGED,
-            f"{text}; move {CONSUME_QUEUE_DIRECTORY} away: the next start makes it of the log",
+            f"{text}; move {path} away: the next start makes it of the log",
         )
 
     def _count_stray(self, queue: _Queue) -> int:
