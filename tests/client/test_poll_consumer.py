@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -777,7 +778,8 @@ def test_paused_queue_goes_on_in_its_order() -> None:
     state.paused.add(MINE)
     state.deliver([*batches_of(OTHER, 1), *batches_of(MINE, 6, 2)[1:]])
 
-    assert take_offsets(state, 9) == [0]
+    # Others of the queue stand behind the one that is given.
+    assert take_offsets(state, 1) == [0]
     assert not state.fetch(9)
     state.paused.clear()
     assert take_offsets(state, 9) == [1, 2, 3, 4, 5, 6, 7]
@@ -881,3 +883,31 @@ def test_queues_of_assign_are_consumed_without_their_locks() -> None:
 
     assert not state.subscriber.member.locks_queues
     assert list(state.subscriber.subscriptions) == ["T"]
+
+
+@pytest.mark.parametrize(
+    ("is_last", "is_closed", "committed", "ends"),
+    [
+        (True, False, None, False),
+        (True, False, 6, True),
+        (True, True, None, True),
+        (False, False, None, True),
+    ],
+)
+def test_queue_that_is_given_up_waits_for_the_users_commit_unless_the_consumer_closes(
+    committed: int | None, *, is_last: bool, is_closed: bool, ends: bool
+) -> None:
+    told: list[bool] = []
+    owned = SimpleNamespace(commit_failed=lambda _: told.append(False))
+    member: Any = SimpleNamespace(
+        committed=lambda *_, **__: told.append(True),
+        find_queue=lambda *_: owned,
+        committed_offset=lambda _: 0,
+    )
+    state, run = make_state(auto_commit=False), Play(lambda _, request: response_to(request))
+    state.subscriber.member, state.is_closed, state.positions[MINE] = member, is_closed, 6
+    if committed is not None:
+        state.committed[MINE] = committed
+    run(poll._commit(state, state.subscriber, Commit(MINE, 1, 9, is_last=is_last)))
+
+    assert (told, run.requests) == ([ends], [])

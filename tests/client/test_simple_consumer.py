@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from hostile import record
@@ -26,7 +27,7 @@ from sparrowmq import (
     UsageError,
 )
 from sparrowmq.calling import clock
-from sparrowmq.calling.effects import Event, Operation, Spawn, sleep, spawn, wait
+from sparrowmq.calling.effects import Event, Join, Operation, Spawn, sleep, spawn, wait
 from sparrowmq.client.assembly import make_pop_source, subscribe_pops
 from sparrowmq.client.operations import pop, pop_loop
 from sparrowmq.client.operations.deliver import Judged
@@ -722,6 +723,42 @@ def test_renewal_counts_as_an_attempt_once_the_listener_has_the_message(
 
     # `suspend` means that the change is no attempt.
     assert (run.requests[-1][1].ext_fields or {})["suspend"] == counts
+
+
+def test_message_is_acknowledged_by_the_handle_of_a_renewal_under_way() -> None:
+    class Renewed(Play):
+        def carry_out(self, effect: Any) -> Any:
+            if isinstance(effect, Join) and effect.task is renewal:
+                batch.messages[0] = msgspec.structs.replace(
+                    message, properties={PROPERTY_POP_CK: "0 9 60000 0 0 b 0 0"}
+                )
+            return super().carry_out(effect)
+
+    run, popping, renewal = Renewed(Brokers()), make_popping(make_source("T")), PlayedTask("renew")
+    popping.source.subscriptions.clear()
+    (message,) = messages_of(1)
+    batch = pop_loop._Batch(message.queue, [message], 60_000, popped_ms=0, renewal=renewal)
+    popping.waiting.append(batch)
+    run(pop_loop._begin_due(popping, 0))
+    for _ in range(2):
+        run(pop_loop._settle_ended(popping, 0))
+
+    acked = [each for _, each in run.requests if each.code == RequestCode.ACK_MESSAGE]
+    assert [(each.ext_fields or {})["extraInfo"][:4] for each in acked] == ["0 9 "]
+
+
+def test_message_at_one_of_several_brokers_is_received_without_a_wait_at_another() -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.POP_MESSAGE and address == "a:1":
+            return response_to(request, ResponseCode.POLLING_TIMEOUT)
+        return Brokers()(address, request)
+
+    run, source = Play(answer), make_source("T")
+    for _ in range(2):
+        (found,) = run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=30_000))
+        assert found.broker_name == "b"
+    pops = [each for _, each in run.requests if each.code == RequestCode.POP_MESSAGE]
+    assert {(each.ext_fields or {})["pollTime"] for each in pops} == {"0"}
 
 
 def test_message_tells_when_it_was_popped_first() -> None:
