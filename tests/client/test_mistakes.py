@@ -500,7 +500,7 @@ def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], wo
     [
         (lambda a: a.create_topic("T", 0), "queues is 0; it must be a whole number from 1 to"),
         (lambda a: a.create_topic("T", "8"), "queues is '8'"),
-        (lambda a: a.create_topic("T", True), "queues is True"),
+        (lambda a: a.dead_letters("G", True), "count_max is True; it must be a whole number"),
         (lambda a: a.create_topic(["T"]), "create_topic: topic is ['T']; it must be a text"),
         (lambda a: a.update_committed_offset("G", QUEUE, -1), "offset is -1"),
         (lambda a: a.create_topic("T", partitions=8), "did you mean queues?"),

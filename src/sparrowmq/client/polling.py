@@ -9,7 +9,7 @@ in the inbox until the user asks. Two threads may be at work, and each has its p
   `given` and `done` of a batch forward. So iterating costs a change of threads once per batch.
 
 A message counts as done when the user asks for the next one (or by `end`), never earlier.
-Tests: test_poll_consumer.py.
+Tests: test_polling.py, test_poll_consumer.py.
 """
 
 from __future__ import annotations

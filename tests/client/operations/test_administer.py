@@ -8,7 +8,7 @@ import pytest
 
 from play import Handler, Play
 from sparrowmq.client.directory_setup import make_directory
-from sparrowmq.client.operations import administer, dead_letters, groups
+from sparrowmq.client.operations import administer, dead_letters, groups, offsets
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
@@ -170,3 +170,13 @@ def test_dead_letter_that_is_sent_again_has_all_its_attempts(
     assert (header.reconsume_times, header.max_reconsume_times) == (1, 16)
     # That broker notes which letter was sent again.
     assert address == f"{home}:1"
+
+
+def test_queue_without_a_message_yet_begins_and_ends_at_0(play: Callable[[Handler], Play]) -> None:
+    # RocketMQ's API gives -1.
+    run = play(lambda _, request: response_to(request, ext_fields={"offset": "-1"}))
+    queue = MessageQueue("T", "a", 0)
+
+    assert run(offsets.min_offset("a:1", queue)) == 0
+    assert run(offsets.max_offset("a:1", queue)) == 0
+    assert run(offsets.search_offset("a:1", queue, timestamp_ms=5)) == 0

@@ -1,7 +1,7 @@
 """Pop messages of a topic, acknowledge them, and change for how long they are invisible.
 
 Source: PopMessageRequestHeader, DefaultMQPushConsumerImpl.popMessage, ackAsync and
-changePopInvisibleTimeAsync of 5.5.0. Tests: client/test_simple_consumer.py.
+changePopInvisibleTimeAsync of 5.5.0. Tests: test_pop.py, client/test_simple_consumer.py.
 """
 
 from __future__ import annotations

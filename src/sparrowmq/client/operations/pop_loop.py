@@ -11,7 +11,7 @@ as in a group that shares queues. Differs from RocketMQ: Java's consumer pops 32
 renews nothing, and drops a message after 16 attempts.
 
 Source: DefaultMQPushConsumerImpl.popMessage and ConsumeMessagePopConcurrentlyService.java of 5.5.0.
-Tests: client/test_consumption_by_messages.py.
+Tests: test_pop.py, client/test_consumption_by_messages.py.
 """
 
 from __future__ import annotations
