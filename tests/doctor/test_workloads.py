@@ -96,11 +96,13 @@ def test_medians_of_runs_are_compared() -> None:
 
     compared = compare(workload, Random, size=size, seeds=(1, 2, 3))
 
-    single = sorted(
-        run(workload, Policy.AVG, Random(seed), size=size).lag_max for seed in (1, 2, 3)
-    )
     assert set(compared) == set(Policy)
-    assert compared[Policy.AVG].lag_max == single[1]
+    for policy in (Policy.AVG, Policy.LOAD):
+        single = [run(workload, policy, Random(seed), size=size) for seed in (1, 2, 3)]
+        found = compared[policy]
+        assert found.lag_max == sorted(each.lag_max for each in single)[1]
+        assert found.moves == sorted(each.moves for each in single)[1]
+        assert found.load_max == sorted(each.load_max for each in single)[1]
 
 
 def test_backlog_that_no_run_consumed_has_no_time_and_one_consumed_early_leaves_no_lag() -> None:
@@ -121,33 +123,53 @@ def test_names_of_workloads_are_checked() -> None:
         parse_workloads(["zipff"])
     with pytest.raises(ConfigError, match="queues is 0; with a workload it must be from 1 to 512"):
         compare(WORKLOADS[0], Random, size=GroupSize(0, 1))
+    with pytest.raises(ConfigError, match="members is 65; with a workload it must be from 1 to 64"):
+        compare(WORKLOADS[0], Random, size=GroupSize(65, 65))
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+# What a table's cells have besides numbers, in both languages.
+NOT_SHOWN = str.maketrans({"*": "", " ": "", "秒": "s", "（": "(", "）": ")"})
+
+
+def rows_of(page: str, head: str) -> list[list[str]]:
+    """Return the cells of a table's rows, without blanks, behind the names of the workloads."""
+    table = (DOCS / page).read_text().partition(head)[2].partition("\n\n")[0]
+    lines = [line for line in table.splitlines()[1:] if line.startswith("| ")]
+    return [
+        [cell.translate(NOT_SHOWN) for cell in line.strip("|").split("|")[1:]] for line in lines
+    ]
 
 
 @pytest.mark.long
-def test_page_on_the_schools_shows_what_the_simulation_gives() -> None:
-    page = Path(__file__).parents[2] / "docs/explanation/four-schools.md"
-    table = page.read_text().partition("## The same messages")[2].partition("## ")[0]
-    shown = [
-        [cell.strip() for cell in line.strip("|").split("|")[1:]]
-        for line in table.splitlines()
-        if line.startswith("| ")
-    ][1:]
-    names = ("equal", "zipf", "speeds", "both", "hot", "backlog", "steep", "stall")
-    assert {workload.name for workload in WORKLOADS} == set(names)
-
-    found = []
-    for workload in parse_workloads(names):
+def test_pages_show_what_the_simulation_gives() -> None:
+    found: dict[str, dict[Policy, str]] = {}
+    moves: dict[str, str] = {}
+    for workload in WORKLOADS:
         by_policy = compare(workload, Random)
-        results = [
-            by_policy[each] for each in (Policy.AVG, Policy.LOAD, Policy.ORACLE, Policy.MESSAGE)
-        ]
-        if workload.backlog:
-            times = ["> 1,200" if r.drained_s is None else str(r.drained_s) for r in results]
-            found.append([f"{each} s" for each in times])
-        else:
-            found.append([f"{result.lag_max:,}" for result in results])
+        moves[workload.name] = f"({by_policy[Policy.LOAD].moves})"
+        found[workload.name] = {
+            policy: f"{result.lag_max:,}"
+            if not workload.backlog
+            else f">{workloads.DURATION_S:,}s"
+            if result.drained_s is None
+            else f"{result.drained_s}s"
+            for policy, result in by_policy.items()
+        }
 
-    assert shown == found
+    schools = (Policy.AVG, Policy.LOAD, Policy.ORACLE, Policy.MESSAGE)
+    names = ("equal", "zipf", "speeds", "both", "hot", "backlog", "steep", "stall")
+    for page, head in (
+        ("", "by measured load: `AVG_BY_LOAD`"),
+        (".zh", "按实测负载：`AVG_BY_LOAD`"),
+    ):
+        assert rows_of(f"explanation/four-schools{page}.md", head) == [
+            [found[name][policy] for policy in schools] for name in names
+        ]
+        assert rows_of(f"reference/strategies{page}.md", "`MINIMAL_MOVE` | `AVG_BY_LOAD`") == [
+            [cells[policy] + (moves[name] if policy is Policy.LOAD else "") for policy in Policy]
+            for name, cells in found.items()
+        ]
 
 
 class Lulls(GroupWorkload):
