@@ -83,6 +83,9 @@ class PopLedger:
         # Confirmed as finished; and acknowledged by requests that may have had an effect.
         self._ended: set[MessagePlace] = set()
         self._asked: set[MessagePlace] = set()
+        # Acknowledgements that were refused as the log could not take them: they may hold, by the
+        # broker's saved table alone.
+        self._refused: set[MessagePlace] = set()
         self._expired: set[MessagePlace] = set()
         self._dead: set[bytes] = set()
         # By the log: when a message may be popped that is not finished.
@@ -128,6 +131,7 @@ class PopLedger:
             hidden_ms, due_ms = (at_ms + change.invisible_ms for at_ms in times)
             offsets = change.offsets if isinstance(change, Popped) else [change.offset]
             for place in (MessagePlace(queue, offset) for offset in offsets):
+                self._refused.discard(place)
                 if place in self._due_ms:
                     self._due_ms[place] = due_ms
             if isinstance(change, Changed):
@@ -221,13 +225,18 @@ class PopLedger:
         elif place not in self._ended:
             self._asked.discard(place)
 
+    def note_refused(self, place: MessagePlace) -> None:
+        """Note that the log could not take an acknowledgement."""
+        self._refused.add(place)
+
     # --- what must come ---------------------------------------------------------------------
 
     def check_waiting(self, broker_name: str, *, waits_since_ms: int) -> None:
         """Check that no message is due while a pop has waited since an instant."""
         for place, due_ms in self._due_ms.items():
             late_ms = self._now_ms() - max(due_ms, waits_since_ms)
-            if late_ms > SOON_MS and place.queue.broker_name == broker_name:
+            is_here = place.queue.broker_name == broker_name and place not in self._refused
+            if late_ms > SOON_MS and is_here:
                 self._fail(f"{place}: {late_ms} ms late, and a pop of {self.group} waits for it")
                 return
 
@@ -235,7 +244,7 @@ class PopLedger:
         """Return the group's unfinished work, None for none."""
         for place, payload in self._payloads.items():
             is_gone = place in self._expired or payload in self._dead
-            if place in self._due_ms:
+            if place in self._due_ms and place not in self._refused:
                 return f"{place}: still invisible, or popped by nobody, in {self.group}"
             if not is_gone and place not in self._asked:
                 self._fail(f"{place}: finished, but neither acknowledged nor a dead letter")

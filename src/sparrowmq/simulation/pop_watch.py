@@ -100,6 +100,9 @@ class PopWatch:
             left_out = decode_header(BatchAckResponseHeader, command.ext_fields).read()
             for number, (ledger, place) in acks.items():
                 ledger.note_answered(place, is_ended=is_well and number not in left_out)
+        elif acks is not None and command.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            for ledger, place in acks.values():
+                ledger.note_refused(place)
 
     def note_closed(self, connection: Connection) -> None:
         """Forget a closed connection, which gets no answers."""
