@@ -115,7 +115,7 @@ class DelaySchedule:
                 self._before.pop(level, None)
                 break
             before = self._before.get(level)
-            if before is not None and (offset >= before.end or entry[2] > before.until_ms):
+            if before is not None and before.is_over(offset, entry[2]):
                 del self._before[level]
                 before = None
             due_ms = min(entry[2], known_ms, latest_ms)

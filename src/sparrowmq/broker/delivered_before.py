@@ -41,19 +41,19 @@ class DeliveredBefore:
     Args:
         start_ms: when the broker started, on the wall clock.
         end: the offset behind the messages that waited at the start, in their topic.
-
-    Attributes:
-        end: as given.
-        until_ms: messages that are due later were not delivered.
     """
 
     def __init__(self, store: MessageStore, *, start_ms: int, end: int) -> None:
-        self.end = end
+        self._end = end
         # The clock at the start may be behind, as of a machine that starts without the time.
-        self.until_ms = max(start_ms, store.put_timestamp_ms) + SET_BACK_MS
+        self._until_ms = max(start_ms, store.put_timestamp_ms) + SET_BACK_MS
         self._since_ms = start_ms - SET_BACK_MS
         self._store = store
         self._known: dict[tuple[str, int], set[_Identity | None]] = {}
+
+    def is_over(self, offset: int, due_ms: int) -> bool:
+        """Return whether no message from an offset and time on can have been delivered before."""
+        return offset >= self._end or due_ms > self._until_ms
 
     def has(self, record: Record, *, due_ms: int) -> bool:
         """Return whether a message was delivered.
@@ -62,7 +62,7 @@ class DeliveredBefore:
             record: the message, with its real topic and queue.
             due_ms: its time. Of the messages of a queue, the one that is due first comes first.
         """
-        if due_ms > self.until_ms:
+        if due_ms > self._until_ms:
             return False
         place = record.topic, record.queue_id
         known = self._known.get(place)

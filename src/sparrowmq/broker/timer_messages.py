@@ -170,10 +170,7 @@ class TimerMessages:
                 return 0
             count = self._deliver_slots(timestamp_ms, has_topic)
             self._advance(timestamp_ms)
-            before = self._before
-            if before is not None and (
-                self._begin >= before.end or self._delivered_ms > before.until_ms
-            ):
+            if self._before is not None and self._before.is_over(self._begin, self._delivered_ms):
                 self._before = None
         except OSError as error:
             self.read_error = error.with_traceback(None)
