@@ -24,7 +24,7 @@ from sparrowmq.broker.pending_replies import PendingReplies
 from sparrowmq.broker.plan_register import PlanRegister
 from sparrowmq.broker.pop_changes import UnflushedPops
 from sparrowmq.broker.pop_queues import PopQueues
-from sparrowmq.broker.pull_hold import PullHold
+from sparrowmq.broker.pull_hold import HeldPull, PullHold
 from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.broker.rates import Added, Rates, TotalsByKey
 from sparrowmq.broker.relays import Relays
@@ -229,6 +229,22 @@ class BrokerState:
         if reason is not None:
             remark = f"{DENIED}{reason}"
             raise self.refusal(BrokerRefusal.ACCESS, request, ResponseCode.SYSTEM_ERROR, remark)
+
+    def check_held(self, held: HeldPull) -> None:
+        """Refuse a request that has waited if the rules of access have changed to its harm.
+
+        Raises: Refusal.
+        """
+        access = self.access
+        if access is None or held.rules is access.table:
+            return
+        rules, connection = access.table, held.connection
+        reason = access.find_refusal(held.command, connection.address)
+        if reason is not None:
+            text = f"refused {connection.address}, which waited: {reason}"
+            facts = self.refusals.note(BrokerRefusal.ACCESS, text, now_ms=self.now_ms)
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{DENIED}{reason}", facts=facts)
+        held.rules = rules
 
     def find_denial(self, access_key: str, topic: str, permission: Permission) -> str | None:
         """Return why an account lacks a permission for a topic; None if the access is allowed."""
