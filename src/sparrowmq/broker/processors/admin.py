@@ -445,11 +445,17 @@ def _progress(
     state: BrokerState, group: str, topic: str
 ) -> Generator[None, None, dict[MessageQueue, OffsetWrapper]]:
     """Return a group's progress in each queue of a topic; empty for an unknown topic."""
-    known = state.topics.find(topic)
+    known, is_pulled = (
+        state.topics.find(topic),
+        state.pops.is_pulled(group, topic, now_ms=state.now_ms),
+    )
     table: dict[MessageQueue, OffsetWrapper] = {}
     for queue_id in range(0 if known is None else known.read_queue_nums):
         committed = max(0, state.offsets.find(group, topic, queue_id) or 0)
         popped = state.pops.find(group, topic, queue_id)
+        if popped is not None and (is_pulled or committed > popped.commit_offset):
+            # Members that pull get again what others popped and acknowledged.
+            popped = None
         table[MessageQueue(topic, state.config.broker_name, queue_id)] = OffsetWrapper(
             broker_offset=max(0, state.store.queues.max_offset(topic, queue_id)),
             consumer_offset=committed,
