@@ -190,6 +190,20 @@ def test_messages_in_flight_without_pops_mean_that_the_consumers_are_gone(
     assert [f.rule for f in there] == ["R32"]
 
 
+def test_messages_left_in_flight_hide_no_fault_of_members_that_pull(seen_group: Any) -> None:
+    seen = seen_group()
+    seen.flow(0, 1, 2, 3, then=(200, 100), now=(200, 100))
+    # Members by message whose listeners hang have popped nothing lately either.
+    assert [f.rule for f in found_in(seen, in_flight=3)] == ["R32"]
+
+    held = seen.topics["T"].subscribe_queues
+    for client_id, mine in (("10.0.0.1@1", held[:2]), ("10.0.0.2@1", held[2:])):
+        seen.report(client_id, held=mine, cached=9)
+
+    assert [f.rule for f in found_in(seen, in_flight=3)] == ["Q06"]
+    assert [f.rule for f in found_in(seen, in_flight=3, is_popped=True)] == ["R32"]
+
+
 def test_offsets_that_move_without_a_member_show_pops_on_other_brokers(
     seen_group: Any,
 ) -> None:

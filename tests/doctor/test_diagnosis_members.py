@@ -398,6 +398,18 @@ def test_r28_leaves_a_member_alone_that_has_consumed_all_of_another_queue(
     assert group.findings().keys() == {"R30"}
 
 
+def test_r28_is_found_though_a_queue_has_its_first_messages_since(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(100, 50), now=(160, 50))
+    group.flow(1, then=(100, 100), now=(103, 100))
+    group.flow(2, 3, then=(100, 100), now=(160, 160))
+
+    found = group.findings()
+
+    assert found.keys() == {"R28"}
+    assert (found["R28"].members, found["R28"].unowned) == (("10.0.0.1@1",), queues(0))
+
+
 def test_r28_finds_a_silent_member_of_a_group_that_filters(seen_group: Group) -> None:
     group = seen_group()
     group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], expressions={"T": "A"})

@@ -654,6 +654,30 @@ def test_q06_shows_the_fullest_queues_message_and_the_last_pull(seen_group: Grou
     assert f"{FIRST} has 0 messages in hand and last pulled 20 s ago" in found.evidence
 
 
+def test_q06_is_found_though_a_queue_has_its_first_messages_since(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, then=(100, 40), now=(110, 40))
+    group.flow(3, then=(100, 100), now=(103, 100))
+
+    assert group.findings()["Q06"].severity == Severity.ERROR
+    # One message in hand, and one that has just come: members may have consumed both.
+    group.flow(0, then=(101, 100), now=(101, 100))
+    group.flow(1, 2, then=(100, 100), now=(100, 100))
+    group.flow(3, then=(100, 100), now=(101, 100))
+    assert group.findings() == {}
+
+
+def test_q06_leaves_calls_alone_that_last_longer_than_the_look(seen_group: Group) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, then=(102, 100), now=(102, 100))
+    group.report(FIRST, held=queues(0, 1, 2, 3), paces=(TopicPace("T", 9_000.0, 0.2),))
+    assert group.findings() == {}
+
+    # So many wait that calls which end would have moved something.
+    group.flow(0, then=(140, 100), now=(140, 100))
+    assert "Q06" in group.findings()
+
+
 def test_q06_leaves_retries_alone_that_wait(seen_group: Group) -> None:
     group = seen_group(topics=["T", RETRY])
     group.flow(0, topic=RETRY, then=(100, 50), now=(100, 50))

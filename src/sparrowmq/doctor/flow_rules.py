@@ -59,8 +59,12 @@ MOVE_IS_NEW_MS = 600_000
 def find_standstill(view: GroupView) -> Iterator[Finding]:
     """Q06: the group has members and messages, and none of its offsets moves."""
     queues = _owned_backlog(view)
+    old = [queue for queue in queues if not view.has_only_new(queue)]
     moves = any(rate.consumed_per_s for rate in view.rates.values())
-    if not queues or moves or not all(view.stands_still(queue) for queue in queues):
+    if not old or moves or not all(view.stands_still(queue) for queue in old):
+        return
+    if 2 * view.lag(old) <= view.lag(queues) or view.may_be_in_calls(view.user_queues):
+        # Members may have consumed it all and not committed it yet.
         return
     owners = sorted({s.client_id for queue in queues for s in view.ownership.falls_to[queue]})
     silent = {report.client_id for report in view.snapshot.reports if report.is_silent}

@@ -412,11 +412,16 @@ class GroupSnapshot:
 
     @property
     def reports_pops(self) -> bool:
-        """Whether a broker reports that the group pops, or has messages in flight."""
+        """Whether a broker reports that the group pops, or has messages in flight.
+
+        What consumers by message have left in flight stays there while members pull, who have
+        queues in hand.
+        """
         last = self.last
         if any(b.is_popped or b.consume_type == "CONSUME_POP" for b in last.brokers):
             return True
-        return any(progress.in_flight for progress in last.progress)
+        in_flight = any(progress.in_flight for progress in last.progress)
+        return in_flight and not any(report.held for report in self.reports)
 
     @property
     def is_by_message(self) -> bool:
