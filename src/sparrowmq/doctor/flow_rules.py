@@ -28,7 +28,7 @@ from sparrowmq.doctor.group_snapshot import (
 )
 from sparrowmq.doctor.group_view import COMMITTED_S, Flow, GroupView, describe_rates
 from sparrowmq.doctor.load_rules import find_crowded_queues, relief_of
-from sparrowmq.doctor.membership_rules import user_loads
+from sparrowmq.doctor.membership_rules import all_loads, user_loads
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 
@@ -138,7 +138,7 @@ def find_uncommitted(view: GroupView) -> Iterator[Finding]:
 
 def find_slow_members(view: GroupView) -> Iterator[Finding]:
     """Q07: members consume more slowly than messages arrive, or still have a backlog."""
-    loads = user_loads(view)
+    loads = _consumed_loads(view)
     paces = {client_id: _pace(view, mine) for client_id, mine in loads.items()}
     busy = [client_id for client_id, mine in loads.items() if mine]
     behind = {
@@ -426,6 +426,14 @@ def _describe_hands(view: GroupView, client_id: str) -> Phrase:
     )
 
 
+def _consumed_loads(view: GroupView) -> dict[str, list[MessageQueue]]:
+    """Return each member's queues, those of the retry topic only where somebody consumes them."""
+    return {
+        client_id: [q for q in queues if view.is_user_queue(q) or view.queues[q].owners]
+        for client_id, queues in all_loads(view).items()
+    }
+
+
 def _pace(view: GroupView, queues: Iterable[MessageQueue]) -> Flow | None:
     """Return the flow of the queues that do not stand still."""
     return view.flow(q for q in queues if not view.stands_still(q))
@@ -465,13 +473,21 @@ def _describe_pace(view: GroupView, client_id: str, pace: Flow | None) -> Phrase
 
 def _pace_remedy(view: GroupView, behind: list[str], *, are_all: bool) -> str:
     faster = "give listeners more threads, or make them faster (batches, fewer remote calls)"
-    loads = user_loads(view)
+    loads = _consumed_loads(view)
     limits = {r.client_id: r.messages_per_s_max for r in view.snapshot.reports}
     limited = [client_id for client_id in behind if limits.get(client_id)]
     if limited:
         return (
             f"raise messages_per_s_max of {', '.join(limited)}, or start more members; a member "
             "consumes no faster than its own limit"
+        )
+    mine = [queue for client_id in behind for queue in loads[client_id]]
+    failed = [queue for queue in mine if not view.is_user_queue(queue) and view.lag([queue])]
+    if 2 * view.lag(failed) > view.lag(mine):
+        return (
+            "most of these messages failed before and come again through "
+            f"{describe_queues(failed)}, and one queue has one owner: more members do not help; "
+            f"{faster}"
         )
     crowded = [q for q in find_crowded_queues(view) if any(q in loads[c] for c in behind)]
     if crowded:

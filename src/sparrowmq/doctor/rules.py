@@ -79,12 +79,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q20": flow_rules.find_uncommitted,
         "Q21": topic_rules.find_unacknowledged,
         "Q22": topic_rules.find_expired,
+        "Q23": topic_rules.find_abandoned_queues,
     }
 )
 
 # The rules that hold for groups that consume by message; the others are about owners of queues.
 BY_MESSAGE = frozenset(
-    ("Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "Q16", "Q19", "Q21", "Q22", "R32")
+    ("Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "Q16", "Q19", "Q21", "Q22", "Q23", "R32")
 )
 
 # Faults and their effects, which other rules find too. The roots come first: their effects may have

@@ -374,12 +374,12 @@ def _with_disabled(
 ) -> Operation[Sample]:
     """Return the last sample with the brokers that keep the group's messages back.
 
-    Only those are asked where messages wait, members are listed, and none has a message in hand.
+    Only those are asked where messages wait, and no member has one in hand.
     """
     sample, asks_all = samples[-1], len(samples) > 1
     working = {h.queue.broker_name for each in reports for h in each.held if h.cached_count}
     waiting = {p.queue.broker_name for p in sample.progress if p.lag} - working
-    asked = [b for b in sample.brokers if b.cid_all and b.broker_name in waiting]
+    asked = [b for b in sample.brokers if b.cid_all is not None and b.broker_name in waiting]
     found = yield from gather(
         [_is_disabled(directory, b.address, group, asks_all=asks_all) for b in asked],
         name=f"settings of {group}",
