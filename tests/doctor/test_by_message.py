@@ -163,6 +163,21 @@ def test_a_group_that_pulls_is_not_by_message(cluster: EmbeddedCluster, smq: Com
     assert "shared" not in {queue["state"] for queue in shown["queues"]}
 
 
+def test_a_disabled_group_by_message_is_not_said_to_miss_its_consumers_alone(
+    cluster: EmbeddedCluster, smq: Commands
+) -> None:
+    group = "GID_disabled"
+    with SimpleConsumer(group, name_server=cluster.name_server) as consumer:
+        consumer.subscribe(TOPIC)
+        wait_until("a message", lambda: consumer.receive(1))
+    smq("group", "update", group, "--disable", "--yes")
+
+    found = smq.json("rebalance", "doctor", group, "--interval", "0")["findings"]
+
+    assert found[0]["rule"] == "Q16"
+    assert "members are connected" not in found[0]["consequence"]
+
+
 def found_in(seen: Any, *, is_popped: bool = False, **flights: int) -> list[Finding]:
     """Return the findings of a group whose first queue has these messages in flight."""
     snapshot = seen.snapshot()
