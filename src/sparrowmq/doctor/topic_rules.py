@@ -55,10 +55,11 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
     # Only the members know the shares that such a strategy gives.
     is_unknown = find_named(view.snapshot.strategy) is None
+    twins = find_duplicates(view.snapshot.last)
     # Of an id that is in use twice, nobody takes the second share. Otherwise the strategy fails.
     given_to_nobody = (
         frozenset()
-        if find_duplicates(view.snapshot.last)
+        if twins
         else {queue for queue, client_ids in view.ownership.shares.items() if not client_ids}
     )
     ignored = [
@@ -67,6 +68,8 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
         if (connections or is_unknown or queue in given_to_nobody)
         and queue not in in_hand
         and view.is_user_queue(queue)
+        # One of several processes with an id reports; the others may have the queue.
+        and twins.keys().isdisjoint(c.client_id for c in connections)
     ]
     if not ignored:
         return
