@@ -128,7 +128,7 @@ def test_reply_goes_to_nobody_who_takes_the_id_of_another_account_s_client(rig: 
 
 def test_request_whose_reply_would_go_to_another_account_is_refused(rig: Any) -> None:
     let_in(rig)
-    other, asker, relay = rig.connect(), rig.connect(), rig.connect()
+    other, again, asker, relay = (rig.connect() for _ in range(4))
 
     def ask(connection: Connection, properties: str, name: str = "asker") -> int:
         fields = send_fields("T", 0, properties)
@@ -148,8 +148,12 @@ def test_request_whose_reply_would_go_to_another_account_is_refused(rig: Any) ->
     # Who waits for no reply may send, and who has the id may ask.
     assert ask(asker, "KEYS\x01k") == ask(other, wanted, "other") == 0
     # Who passes a request on does not wait for its reply.
-    assert ask(relay, wanted) == 0
-    rig.broker.connection_closed(other, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    assert ask(relay, wanted) == ask(asker, wanted.replace("CLIENT\x01a", "CLIENT\x01b")) == 0
+    # Replies to an account find any of its connections.
+    beat(rig, again, "other")
+    assert ask(other, wanted, "other") == 0
+    for gone in (other, again):
+        rig.broker.connection_closed(gone, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
     beat(rig, asker, "asker")
     assert ask(asker, wanted) == 0
 

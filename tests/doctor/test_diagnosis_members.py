@@ -24,10 +24,13 @@ def queues(*ids: int, topic: str = "T", broker: str = "broker-a") -> tuple[Messa
     return tuple(MessageQueue(topic, broker, queue_id) for queue_id in ids)
 
 
-def test_r01_counts_where_most_processes_with_the_id_are_listed(seen_group: Group) -> None:
+@pytest.mark.parametrize("broker", ["broker-a", "broker-b"])
+def test_r01_counts_where_most_processes_with_the_id_are_listed(
+    seen_group: Group, broker: str
+) -> None:
     shared = "172.17.0.1@9"
     group = seen_group([shared] * 2, brokers=("broker-a", "broker-b"))
-    group.listing("broker-b", [shared] * 3)
+    group.listing(broker, [shared] * 3)
 
     found = group.findings()["R01"]
 

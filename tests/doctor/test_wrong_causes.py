@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparrowmq.doctor import Severity, compute_ownership, diagnose
+from sparrowmq.doctor.explain import explain
 from sparrowmq.doctor.group_snapshot import DeadLetterCount, ProgressChange, TopicPace
 from sparrowmq.doctor.group_view import examine
 from sparrowmq.model import MessageQueue
@@ -238,3 +239,26 @@ def test_r03_leaves_a_topic_to_r33_that_members_reach_though_a_name_server_does_
 
     assert "R03" not in found
     assert found["R33"].title == "name servers disagree about topic T"
+
+
+def test_nobody_is_said_to_have_consumed_what_only_some_queues_owners_have(
+    seen_group: Group,
+) -> None:
+    group = seen_group([FIRST, FIRST])
+    group.flow(0, then=(100, 100), now=(103, 100))
+    group.flow(3, then=(100, 100), now=(103, 100))
+    view = examine(group.snapshot())
+
+    assert view.describe_backlog(queues(0, 3)) == "6 messages behind, growing by 1.0 a second"
+
+
+def test_explanation_goes_round_the_ring_to_its_first_node(seen_group: Group) -> None:
+    snapshot = seen_group(["c2"], queues=64, strategy="CONSISTENT_HASH").snapshot()
+    told = [explain(snapshot, queue)[0].steps for queue in queues(*range(64))]
+
+    places = {step.values["at"]: step for steps in told for step in steps if "next node" in step}
+    first = min(places, key=lambda at: int(at.replace(",", "")))
+    round_trips = {
+        step.values["at"] for steps in told for step in steps if "since none follows" in step
+    }
+    assert round_trips == {first}
