@@ -25,26 +25,26 @@ from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
 Group = Any
+Fail = Callable[..., None]
 FAILED, DELAYED = 5, 3
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(flush="async") as running:
-        running.create_topic("failing", queues=2)
         yield running
 
 
 @pytest.fixture(scope="module")
-def fail(cluster: EmbeddedCluster) -> Callable[[str, int], None]:
-    """Let a group fail with so many new messages of its topic, to wait for two hours, and leave."""
+def fail(cluster: EmbeddedCluster) -> Fail:
+    """Let a group fail with so many new messages of its topic, to wait at a level, and leave."""
 
-    def run(group: str, count: int) -> None:
+    def run(group: str, count: int, level: int = 18) -> None:
         failed: list[MessageExt] = []
 
         def on_messages(messages: Sequence[MessageExt], context: ConsumeContext) -> ConsumeStatus:
             failed.extend(messages)
-            context.delay_level = 18
+            context.delay_level = level
             return ConsumeStatus.RECONSUME_LATER
 
         cluster.create_topic(group, queues=2)
@@ -66,7 +66,7 @@ def look(cluster: EmbeddedCluster, group: str) -> GroupSnapshot:
 
 
 def test_those_of_a_group_are_counted_among_other_waiting_messages(
-    cluster: EmbeddedCluster, fail: Callable[[str, int], None]
+    cluster: EmbeddedCluster, fail: Fail
 ) -> None:
     fail("one", FAILED)
     fail("other", 2)
@@ -92,6 +92,23 @@ def test_those_of_a_group_are_counted_among_other_waiting_messages(
     found = look(cluster, "one").last.waiting_retries
     assert found.is_estimate
     assert FAILED < found.message_count <= FAILED + 2 + DELAYED + READ_MAX
+
+
+def test_those_that_have_come_count_though_no_member_was_left_to_commit(
+    cluster: EmbeddedCluster, fail: Fail
+) -> None:
+    fail("left", FAILED, level=1)
+
+    def lags() -> tuple[int, int]:
+        with Admin(name_server=cluster.name_server) as admin:
+            (glance,) = [g for g in admin.overview().groups if g.group == "left"]
+        seen = look(cluster, "left").last
+        return glance.retry_lag, sum(progress.lag for progress in seen.progress)
+
+    wait_until("the retries", lambda: lags() == (FAILED, FAILED))
+    (finding,) = diagnose(look(cluster, "left"))
+    assert (finding.rule, finding.severity) == ("Q04", Severity.ERROR)
+    assert finding.consequence == f"nothing is consumed: {FAILED} messages behind"
 
 
 @pytest.mark.parametrize(

@@ -165,12 +165,14 @@ def begin_snapshot(
     brokers = yield from find_all_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     first = yield from _look(directory, group, brokers, ())
     yield from _check_group_known(directory, group, first)
-    topics = _topics_of(group, first)
+    topics, retries = _topics_of(group, first), retry_topic(group)
     views = yield from gather(
-        [_view_topic(directory, topic) for topic in topics],
+        [_view_topic(directory, topic) for topic in sorted({*topics, retries})],
         name=f"topics of {group}",
         at_once=WIDTH,
     )
+    # Failed messages may wait there without an offset: their members had left before.
+    views = [view for view in views if view.queues or view.topic in topics]
     asking = yield from spawn(
         _ask_members(directory, group, first, is_wanted=asks_members), name=f"members of {group}"
     )
@@ -651,13 +653,13 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
         raise unknown_group(group, known)
 
 
-def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
+def _topics_of(group: str, sample: Sample) -> set[str]:
     """Return the group's subscribed topics or, without members, the topics of its offsets."""
     subscribed = {s.topic for broker in sample.brokers for s in broker.subscriptions}
     if not subscribed:
         subscribed = {progress.queue.topic for progress in sample.progress}
     has_retries = any(p.queue.topic == retry_topic(group) for p in sample.progress)
-    return tuple(sorted(subscribed | ({retry_topic(group)} if has_retries else set())))
+    return subscribed | ({retry_topic(group)} if has_retries else set())
 
 
 def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
