@@ -124,5 +124,5 @@ def test_that_messages_fail_again_and_again_is_a_warning(
 
     (finding,) = diagnose(replace(seen, samples=(replace(seen.last, brokers=brokers),)))
 
-    assert (finding.rule, finding.severity) == ("Q23", severity)
+    assert (finding.rule, finding.severity) == ("Q24", severity)
     assert finding.title == "failed messages wait for their next attempt: about 1,000 messages"

@@ -172,7 +172,7 @@ SICK: Mapping[str, Scenario] = {
         "Q04",
         _ERROR,
         "start the group's",
-        effect="Q23",
+        effect="Q24",
     ),
     "reconnecting": Scenario(
         "members connect anew while the doctor looks", "R26", _WARN, "check the broker's load"

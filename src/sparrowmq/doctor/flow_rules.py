@@ -1,4 +1,4 @@
-"""Q06 ... Q08, Q10, Q12, Q13, Q20, Q23: faults of consumption while all queues have owners. Pure.
+"""Q06 ... Q08, Q10, Q12, Q13, Q20, Q24: faults of consumption while all queues have owners. Pure.
 
 The rebalance does not cause these faults; they cause most backlogs.
 Tests: test_diagnosis_queues.py.
@@ -248,13 +248,13 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
 
 
 def find_waiting_retries(view: GroupView) -> Iterator[Finding]:
-    """Q23: messages have failed and wait for their next attempt, where no lag counts them."""
+    """Q24: messages have failed and wait for their next attempt, where no lag counts them."""
     last = view.snapshot.last
     if not last.waiting_retries.message_count:
         return
     failed_times = last.waiting_retries.failed_times
     yield Finding(
-        rule="Q23",
+        rule="Q24",
         severity=Severity.WARN if failed_times >= FAILED_TIMES_MIN else Severity.INFO,
         title=Phrase(
             "failed messages wait for their next attempt: {messages}",
