@@ -1,4 +1,4 @@
-"""Q06, Q07, Q08, Q10, Q12, Q13, Q20: faults of consumption while every queue has its owner. Pure.
+"""Q06 ... Q08, Q10, Q12, Q13, Q20, Q24: faults of consumption while all queues have owners. Pure.
 
 The rebalance does not cause these faults; they cause most backlogs.
 Tests: test_diagnosis_queues.py.
@@ -25,6 +25,7 @@ from sparrowmq.doctor.group_snapshot import (
     ProgressChange,
     Sample,
     TopicPace,
+    WaitingRetries,
 )
 from sparrowmq.doctor.group_view import COMMITTED_S, Flow, GroupView, describe_rates
 from sparrowmq.doctor.load_rules import find_crowded_queues, relief_of
@@ -50,6 +51,8 @@ _LISTENER_REMEDY = (
 )
 # From this share of failed messages on, listeners fail too often; fewer messages might be chance.
 FAILED_SHARE_MIN, FAILED_COUNT_MIN = 0.1, 5
+# A message that waits for its next attempt and has failed so often did not fail by chance.
+FAILED_TIMES_MIN = 3
 # Members report how often listeners failed over about so long.
 _REPORTED_S = 60
 # A change of offsets by hand counts as new for so long.
@@ -246,6 +249,43 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
         commands=tuple(_commands_after_failures(view, stopped)),
         members=tuple(sorted(failing)),
     )
+
+
+def find_waiting_retries(view: GroupView) -> Iterator[Finding]:
+    """Q24: messages have failed and wait for their next attempt, where no lag counts them."""
+    last = view.snapshot.last
+    if not last.waiting_retries.message_count:
+        return
+    failed_times = last.waiting_retries.failed_times
+    yield Finding(
+        rule="Q24",
+        severity=Severity.WARN if failed_times >= FAILED_TIMES_MIN else Severity.INFO,
+        title=Phrase(
+            "failed messages wait for their next attempt: {messages}",
+            messages=describe_waiting(last.waiting_retries),
+        ),
+        evidence=tuple(
+            Phrase(
+                "{broker}: {messages}; failed attempts so far: up to {n}",
+                broker=broker.broker_name,
+                messages=describe_waiting(broker.waiting_retries),
+                n=f"{broker.waiting_retries.failed_times:,}",
+            )
+            for broker in last.brokers
+            if broker.waiting_retries.message_count
+        ),
+        consequence=Phrase(
+            "no lag counts these messages; each comes again when its delay is over, of at most "
+            "2 hours by default, until the group's limit of retries, and then becomes a dead letter"
+        ),
+        remedy="find out why listeners fail (their log names the error of each message)",
+    )
+
+
+def describe_waiting(retries: WaitingRetries) -> Phrase:
+    """Describe how many failed messages wait for their next attempt."""
+    messages = count_of(retries.message_count, "message")
+    return Phrase("about {messages}", messages=messages) if retries.is_estimate else messages
 
 
 def _count_new_letters(view: GroupView) -> int:

@@ -736,14 +736,17 @@ def find_group_without_members(view: GroupView) -> Iterator[Finding]:
     if view.ownership.is_by_message and not view.in_flight:
         # The offsets move.
         return
+    waiting = view.snapshot.last.waiting_retries
     yield Finding(
         rule="Q04",
-        severity=Severity.ERROR if view.lag(queues) else Severity.WARN,
+        severity=Severity.ERROR if view.lag(queues) or waiting.message_count else Severity.WARN,
         title=Phrase("no member of this group is connected"),
         evidence=(Phrase("asked {brokers}", brokers=count_of(len(answering), "broker")),),
         consequence=(
             Phrase("nothing is consumed: {backlog}", backlog=view.describe_backlog(queues))
             if view.lag(queues)
+            else Phrase("nobody will consume failed messages that come again, nor new messages")
+            if waiting.message_count
             else Phrase("all stored messages are consumed; nobody consumes new messages")
             if queues
             else Phrase("nobody consumes; brokers know no offset of the group")
