@@ -19,6 +19,7 @@ from sparrowmq import (
     ConsumeOrderlyStatus,
     Message,
     MessageQueue,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
@@ -194,6 +195,17 @@ async def test_consumer_whose_task_is_ended_says_that_it_has_failed(
     assert "closed" in repr(consumer)
 
 
+def end_thread(name: str) -> None:
+    """End a thread by an error from outside."""
+    (thread,) = (each for each in threading.enumerate() if each.name == name)
+    assert thread.ident is not None
+    ended = ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+    )
+    thread.join(60)
+    assert (ended, thread.is_alive()) == (1, False)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_consumer_whose_thread_is_ended_says_that_it_has_failed(
@@ -209,15 +221,8 @@ def test_consumer_whose_thread_is_ended_says_that_it_has_failed(
     consumer.subscribe(topic)
     consumer.start()
     wait_until("the queues", lambda: len(consumer.assignment()) == 8)
-    name = f"sparrowmq-consumer-{group}"
-    (thread,) = (each for each in threading.enumerate() if each.name == name)
-    assert thread.ident is not None
-    ended = ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
-    )
-    thread.join(60)
+    end_thread(f"sparrowmq-consumer-{group}")
 
-    assert (ended, thread.is_alive()) == (1, False)
     assert "failed: SystemExit()" in repr(consumer)
     assert " has failed and consumes nothing more: SystemExit()" in caplog.text
     labels = {"group": group, "event": "ConsumerFailed"}
@@ -226,6 +231,29 @@ def test_consumer_whose_thread_is_ended_says_that_it_has_failed(
         consumer.wait_idle()
     consumer.close()
     assert "closed" in repr(consumer)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_poll_that_waits_ends_when_the_thread_of_its_consumer_ends(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    errors: list[BaseException] = []
+
+    def poll() -> None:
+        try:
+            consumer.getone()
+        except UsageError as error:
+            errors.append(error)
+
+    with PollConsumer(group, topic, name_server=cluster.name_server) as consumer:
+        polling = threading.Thread(target=poll)
+        polling.start()
+        wait_until("the poll", consumer._polling.locked)
+        end_thread(f"sparrowmq-consumer-{group}")
+        polling.join(60)
+
+        assert ["has failed" in str(error) for error in errors] == [True]
 
 
 class LeapingClock:

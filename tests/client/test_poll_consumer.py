@@ -632,3 +632,29 @@ def test_one_poll_at_a_time(make_pull: Callable[..., Any]) -> None:
     other.join(PATIENCE_S)
 
     assert "polled already" in refused[0]
+
+
+@pytest.mark.parametrize("begin", [AsyncPollConsumer.getone, AsyncPollConsumer.__aiter__])
+async def test_poll_that_waits_ends_when_the_task_of_its_consumer_is_cancelled(
+    begin: Callable[..., Any],
+) -> None:
+    group, found = "GID_cancelled", list[MessageExt]()
+
+    async def poll(consumer: AsyncPollConsumer) -> None:
+        waiting = begin(consumer)
+        if inspect.isawaitable(waiting):
+            await waiting
+        else:
+            found.extend([message async for message in waiting])
+
+    async with AsyncPollConsumer(group, name_server="127.0.0.1:1") as consumer:
+        await consumer.subscribe("T")
+        await consumer.start()
+        polling = asyncio.create_task(poll(consumer))
+        await asyncio.sleep(0)
+        (loop,) = (t for t in asyncio.all_tasks() if t.get_name() == f"sparrowmq-consumer-{group}")
+        loop.cancel()
+
+        with pytest.raises(UsageError, match="has failed; close it and start a new one"):
+            await asyncio.wait_for(polling, PATIENCE_S)
+    assert found == []
