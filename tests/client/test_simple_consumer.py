@@ -298,3 +298,19 @@ async def test_receive_that_is_given_up_gives_its_messages_back(
         (message,) = await opened.receive(wait=10 * SECOND)
         assert (bodies([message]), message.reconsume_times) == (["a"], 0)
         await opened.ack(message)
+
+
+async def test_receive_that_is_cancelled_when_its_messages_have_come_gives_them_back(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    await asyncio.to_thread(send, producer, topic, "a")
+    async with AsyncSimpleConsumer(group, topic, name_server=cluster.name_server) as opened:
+        receiving = opened.receive(wait=10 * SECOND)
+        # As a task that is cancelled between the end of what it awaits and its own next step.
+        await asyncio.wait({receiving.send(None)})
+        with pytest.raises(asyncio.CancelledError):
+            receiving.throw(asyncio.CancelledError)
+
+        (message,) = await opened.receive(wait=10 * SECOND)
+        assert (bodies([message]), message.reconsume_times) == (["a"], 0)
+        await opened.ack(message)

@@ -17,7 +17,17 @@ from sparrowmq import (
     MessageExt,
     TopicRouteNotFound,
 )
-from sparrowmq.calling.effects import Event, Join, Operation, Spawn, sleep, spawn, wait
+from sparrowmq.calling.effects import (
+    Event,
+    Join,
+    Operation,
+    Spawn,
+    Task,
+    cancel,
+    sleep,
+    spawn,
+    wait,
+)
 from sparrowmq.client.assembly import make_pop_source, subscribe_pops
 from sparrowmq.client.operations import pop, pop_loop
 from sparrowmq.client.operations.deliver import Judged
@@ -636,3 +646,49 @@ def test_topic_that_nobody_may_read_gives_no_message() -> None:
 
     assert run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=700)) == []
     assert sum(run.slept_ms) == 700
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_what_a_pop_finds_for_a_receive_that_is_cancelled_is_given_back(
+    run: Callable[[Operation[Any]], Any], monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    (message, *_) = receive_of_both(Play(Brokers()), make_source("T"))
+    source, has_come, is_returned = make_source("T"), Event(), Event()
+    returned: list[MessageExt] = []
+
+    def find_places(_: PopSource) -> Operation[Any]:
+        yield from ()
+        return [(source.subscriptions["T"], message.queue)]
+
+    def pop_one(*_: Any) -> Operation[list[MessageExt]]:
+        yield from wait(has_come)
+        return [message]
+
+    def give_back(_: PopSource, messages: Sequence[MessageExt]) -> Operation[None]:
+        yield from ()
+        returned.extend(messages)
+        is_returned.set()
+
+    def cancel_then(task: Task) -> Operation[None]:
+        yield from wait(has_come)
+        yield from cancel(task)
+
+    def operation() -> Operation[None]:
+        receiving = yield from spawn(
+            pop.receive(source, count_max=1, invisible_ms=1, wait_ms=60_000), name="receive"
+        )
+        yield from sleep(0)
+        if is_over:
+            # It is cancelled once the pop has ended, and before it has the messages.
+            yield from spawn(cancel_then(receiving), name="cancel")
+            yield from sleep(0)
+        else:
+            yield from cancel(receiving)
+        has_come.set()
+        yield from wait(is_returned, timeout_ms=2_000)
+
+    monkeypatch.setattr(pop, "_find_places", find_places)
+    monkeypatch.setattr(pop, "_pop", pop_one)
+    monkeypatch.setattr(pop, "give_back", give_back)
+    run(operation())
+    assert returned == [message]
