@@ -23,17 +23,23 @@ from sparrowmq.calling.effects import (
     Operation,
     Spawn,
     Task,
+    Wait,
     cancel,
     sleep,
     spawn,
     wait,
 )
-from sparrowmq.client.assembly import make_pop_source, subscribe_pops
+from sparrowmq.client.assembly import (
+    add_subscription,
+    make_pop_source,
+    make_subscription,
+    subscribe_pops,
+)
 from sparrowmq.client.operations import pop, pop_loop
 from sparrowmq.client.operations.deliver import Judged
 from sparrowmq.client.operations.pop import PopSource
 from sparrowmq.client.operations.routes import ROUTE_MS
-from sparrowmq.client.subscriber import GivenUp, RequestFailed
+from sparrowmq.client.subscriber import GivenUp, RequestFailed, Subscriber
 from sparrowmq.errors import ConnectFailed, InvokeTimeout
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.model.message import (
@@ -692,3 +698,39 @@ def test_what_a_pop_finds_for_a_receive_that_is_cancelled_is_given_back(
     monkeypatch.setattr(pop, "give_back", give_back)
     run(operation())
     assert returned == [message]
+
+
+class Failing(Play):
+    """Fails once, where the loop first waits; its consumer leaves then."""
+
+    def __init__(self, brokers: Brokers, subscriber: Subscriber, *, calls: bool) -> None:
+        super().__init__(brokers)
+        self._subscriber = subscriber
+        self._calls = calls
+
+    def carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Spawn) and effect.name == "calls of the listener":
+            if not self._calls:
+                effect.operation.close()
+                return PlayedTask(effect.name)
+        elif isinstance(effect, Wait) and self._subscriber.counters.delivered:
+            self._subscriber.member.leave(self.now_ms)
+            raise LookupError("a mistake")
+        return super().carry_out(effect)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_loop_that_failed_goes_on_with_the_messages_in_hand(*, is_done: bool) -> None:
+    brokers = Brokers()
+    subscriber = make_idle_subscriber("GID", balance="messages", consume_thread_count=1)
+    add_subscription(subscriber, make_subscription(subscriber, "T", "*"))
+    serve, run = pop_loop.push_loop(subscriber), Failing(brokers, subscriber, calls=is_done)
+    with pytest.raises(LookupError):
+        run(serve())
+    asked = len(run.requests)
+    run(serve())
+
+    codes = [each.code for _, each in run.requests[asked:]]
+    end = RequestCode.ACK_MESSAGE if is_done else RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    assert codes.count(end) == subscriber.counters.pulled
+    assert subscriber.counters.pulled > 0
