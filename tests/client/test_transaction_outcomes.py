@@ -634,3 +634,55 @@ def test_only_so_many_checks_run_at_once_and_closing_waits_for_them_as_for_a_req
     assert run.checks == transaction_outcomes.CHECKS_AT_ONCE
     timeout_ms = run.coordinator.publisher.config.send_timeout_ms
     assert run.now_ms - begun_ms == waiting_ms + timeout_ms
+
+
+def test_no_more_checks_run_at_once_after_the_loop_has_failed() -> None:
+    class Failing(Closing):
+        has_failed = False
+
+        def carry_out(self, effect: Any) -> Any:
+            if isinstance(effect, Wait) and not self.has_failed:
+                self.has_failed = True
+                raise LookupError("a mistake")
+            return super().carry_out(effect)
+
+    run = Failing(answers=False)
+    ask_about(run.coordinator, 9)
+    with pytest.raises(LookupError):
+        run(transactions.serve(run.coordinator))
+    run(transactions.serve(run.coordinator))
+
+    assert run.checks == transaction_outcomes.CHECKS_AT_ONCE
+
+
+def test_heartbeat_that_fails_is_followed_by_another() -> None:
+    class Beating(Play):
+        def carry_out(self, effect: Any) -> Any:
+            if isinstance(effect, Wait) and not effect.event.is_set:
+                if heartbeats:
+                    coordinator.close()
+                assert effect.timeout_ms is not None, "nothing ends this wait"
+                self.now_ms += effect.timeout_ms
+            return super().carry_out(effect)
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.HEART_BEAT:
+            heartbeats.append(run.now_ms)
+        elif request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            asked.append(run.now_ms)
+            if len(asked) == 1:
+                raise LookupError("a mistake")
+            found = script.answer(request)
+            assert isinstance(found, RemotingCommand)
+            return found
+        return response_to(request)
+
+    script, heartbeats, asked = NameServerScript(), list[int](), list[int]()
+    script.brokers = {"a": "a:1"}
+    run = Beating(answer)
+    coordinator = Coordinator(
+        publisher=make_publisher(), check=lambda message: UNKNOWN, report=lambda notice: None
+    )
+    run(transactions.serve(coordinator))
+
+    assert (len(asked), len(heartbeats)) == (2, 1)
