@@ -15,6 +15,7 @@ import pytest
 from hostile import HostileCluster, NameServerScript, record
 from play import Play, PlayedTask, make_publisher
 from sparrowmq import (
+    AsyncProducer,
     AsyncTransactionProducer,
     HalfMessage,
     Message,
@@ -686,3 +687,22 @@ def test_heartbeat_that_fails_is_followed_by_another() -> None:
     run(transactions.serve(coordinator))
 
     assert (len(asked), len(heartbeats)) == (2, 1)
+
+
+async def test_close_that_is_cut_short_lets_another_producer_of_its_group_start() -> None:
+    settings: dict[str, Any] = {"name_server": "127.0.0.1:1", "instance_name": "cut-short"}
+
+    def check(message: MessageExt) -> TransactionState:
+        return UNKNOWN
+
+    # It keeps their connections open.
+    async with AsyncProducer("GID_plain", **settings):
+        producer = AsyncTransactionProducer("GID_t", check=check, **settings)
+        await producer.start()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await producer.close()
+        await producer.close()
+
+        async with AsyncTransactionProducer("GID_t", check=check, **settings) as other:
+            assert other.client_id == producer.client_id
