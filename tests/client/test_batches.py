@@ -28,6 +28,7 @@ from sparrowmq import (
 )
 from sparrowmq.errors import BufferFull, ConfigError, ConnectFailed, SparrowError, UsageError
 from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -517,6 +518,27 @@ async def test_messages_that_wait_while_the_sending_task_is_cancelled_fail(
 
         with pytest.raises(UsageError, match=r"was cancelled .* before its event loop ends"):
             await waiting
+
+
+async def test_messages_whose_queues_are_looked_up_while_the_sending_task_is_cancelled_fail(
+    hostile: HostileCluster,
+) -> None:
+    may_answer, code = threading.Event(), RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+    def answer(_: RemotingCommand, honest: RemotingCommand | None) -> RemotingCommand | None:
+        may_answer.wait(PATIENCE_S)
+        return honest
+
+    hostile.name_server.lies[code] = answer
+    async with AsyncProducer("GID_p", name_server=hostile.address) as producer:
+        waiting = producer.send_nowait(Message(hostile.topic, b"x"))
+        while not hostile.name_server.count(code):
+            await asyncio.sleep(0)
+        await cancel_loops()
+        may_answer.set()
+
+        with pytest.raises(UsageError, match="was cancelled before the message was sent"):
+            await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 async def test_close_that_is_cut_short_while_queues_are_looked_up_fails_the_messages() -> None:
