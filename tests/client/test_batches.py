@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from failures import failing_once
 from hostile import HostileCluster
 from sparrowmq import (
     Admin,
@@ -26,6 +27,8 @@ from sparrowmq import (
     SendResult,
     SendStatus,
 )
+from sparrowmq.client.faces import blocking_batches
+from sparrowmq.client.operations import batches
 from sparrowmq.errors import BufferFull, ConfigError, ConnectFailed, SparrowError, UsageError
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -437,6 +440,17 @@ async def test_every_message_gets_the_error_where_nobody_answers() -> None:
         errors += await asyncio.gather(*waiting, return_exceptions=True)  # type: ignore[arg-type]
 
     assert [type(error) for error in errors] == [ConnectFailed] * 10
+
+
+def test_messages_are_sent_after_the_loop_that_sends_has_failed(
+    cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking_batches, "RESTART_S", 0.01)
+    monkeypatch.setattr(batches, "serve", failing_once(batches.serve))
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        future = producer.send_nowait(Message(topic, b"x"))
+
+        assert future.result(PATIENCE_S).status is SendStatus.SEND_OK
 
 
 async def test_cancelled_future_holds_up_nothing(cluster: EmbeddedCluster, topic: str) -> None:

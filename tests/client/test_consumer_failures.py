@@ -8,13 +8,15 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from failures import failing_once
 from sparrowmq import (
     Admin,
+    AsyncPollConsumer,
     AsyncPushConsumer,
     ConsumeOrderlyStatus,
     Message,
@@ -24,6 +26,7 @@ from sparrowmq import (
     PushConsumer,
 )
 from sparrowmq.calling import clock
+from sparrowmq.client.faces import aio_member, blocking_member
 from sparrowmq.errors import UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -254,6 +257,55 @@ def test_poll_that_waits_ends_when_the_thread_of_its_consumer_ends(
         polling.join(60)
 
         assert ["has failed" in str(error) for error in errors] == [True]
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_consumer_whose_loop_fails_goes_on(
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    balance: Literal["queues", "messages"],
+) -> None:
+    monkeypatch.setattr(blocking_member, "RESTART_S", 0.01)
+    seen: list[bytes] = []
+    consumer = PushConsumer(
+        group,
+        topic,
+        name_server=cluster.name_server,
+        listener=lambda messages, _: seen.extend(message.body for message in messages),
+        start="first",
+        balance=balance,
+    )
+    consumer._member._serve = failing_once(consumer._member._serve)
+    producer.send(Message(topic, b"m"))
+    with consumer:
+        wait_until("the message", lambda: seen == [b"m"])
+        assert ", running" in repr(consumer)
+
+    (line,) = [each for each in caplog.records if "failed, and continues" in each.getMessage()]
+    assert line.exc_info is not None
+
+
+async def test_asyncio_consumer_whose_loop_fails_goes_on(
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aio_member, "RESTART_S", 0.01)
+    consumer = AsyncPollConsumer(group, topic, name_server=cluster.name_server, start="first")
+    consumer._member._serve = failing_once(consumer._member._serve)
+    producer.send(Message(topic, b"m"))
+    async with consumer:
+        message = await consumer.getone(20_000)
+
+    assert message is not None
+    assert "failed, and continues" in caplog.text
 
 
 class LeapingClock:

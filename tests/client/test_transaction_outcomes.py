@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from failures import failing_once
 from hostile import HostileCluster, NameServerScript, record
 from play import Play, PlayedTask, make_publisher
 from sparrowmq import (
@@ -27,6 +28,7 @@ from sparrowmq import (
 )
 from sparrowmq.calling.effects import Spawn, Wait
 from sparrowmq.client import transaction_outcomes
+from sparrowmq.client.faces import blocking_transaction
 from sparrowmq.client.operations import transactions
 from sparrowmq.client.transaction_outcomes import Coordinator, note_broker_lost
 from sparrowmq.errors import ConfigError, ConnectFailed, UsageError
@@ -635,6 +637,22 @@ def test_only_so_many_checks_run_at_once_and_closing_waits_for_them_as_for_a_req
     assert run.checks == transaction_outcomes.CHECKS_AT_ONCE
     timeout_ms = run.coordinator.publisher.config.send_timeout_ms
     assert run.now_ms - begun_ms == waiting_ms + timeout_ms
+
+
+def test_producer_whose_loop_fails_answers_all_the_same(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    received: Received,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocking_transaction, "RESTART_S", 0.01)
+    monkeypatch.setattr(transactions, "serve", failing_once(transactions.serve))
+    producer = make_producer()
+    half = producer.send_half(Message(topic, b"half"))
+    ledger.outcomes[half.msg_id] = COMMIT
+
+    wait_until("the message", lambda: received.bodies["half"])
 
 
 def test_no_more_checks_run_at_once_after_the_loop_has_failed() -> None:
