@@ -86,22 +86,18 @@ def _send(
 ) -> Operation[None]:
     outcome: Sequence[SendResult] | SparrowError
     try:
-        if len(batch) > 1:
-            messages = [pending.message for pending in batch]
-            try:
+        try:
+            if len(batch) > 1:
+                messages = [pending.message for pending in batch]
                 result = yield from send_batch(publisher, messages, queue=queue, in_turn=True)
                 outcome = _results_of(result, len(batch))
-            except SparrowError as error:
-                outcome = error
-            batcher.done(batch, outcome)
-            batch = []
-        while batch:
-            try:
+            else:
                 result = yield from send(publisher, batch[0].message, queue=queue, in_turn=True)
                 outcome = (result,)
-            except SparrowError as error:
-                outcome = error
-            batcher.done((batch.pop(0),), outcome)
+        except SparrowError as error:
+            outcome = error
+        batcher.done(batch, outcome)
+        batch = []
     finally:
         # Messages are left here if the driver was closed meanwhile.
         batcher.done(batch, closed_error())
