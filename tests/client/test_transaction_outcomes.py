@@ -619,6 +619,7 @@ class Closing(Play):
 def test_each_question_is_answered_also_after_checks_that_fail(*, raises: bool) -> None:
     run = Closing(answers=True, raises=raises)
     ask_about(run.coordinator, 9)
+    begun_ms = run.now_ms
     run(transactions.serve(run.coordinator))
 
     ends = [each for _, each in run.requests if each.code == RequestCode.END_TRANSACTION]
@@ -626,6 +627,8 @@ def test_each_question_is_answered_also_after_checks_that_fail(*, raises: bool) 
     assert (run.checks, asked) == (9, [] if raises else [str(number) for number in range(9)])
     # The broker counts it as the answer to its question.
     assert {(each.ext_fields or {})["fromTransactionCheck"] for each in ends} <= {"true"}
+    # Closing waits for nothing more.
+    assert run.now_ms - begun_ms == 1_000_000
 
 
 def test_only_so_many_checks_run_at_once_and_closing_waits_for_them_as_for_a_request() -> None:

@@ -405,6 +405,25 @@ def test_failed_message_is_invisible_for_the_delay_of_its_level(
     assert popping.subscriber.counters.sent_back == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "reconsume_times", "is_dead"),
+    [({}, 15, False), ({}, 16, True), ({"max_reconsume_times": 2}, 2, True)],
+)
+def test_message_that_fails_too_often_is_a_dead_letter(
+    settings: dict[str, int], reconsume_times: int, *, is_dead: bool
+) -> None:
+    run, popping = Play(Brokers()), make_popping(make_source("T"), **settings)
+    (message,) = messages_of(1, reconsume_times=reconsume_times)
+    batch = pop_loop._Batch(message.queue, [message], until_ms=0, popped_ms=0)
+    run(pop_loop._return_failed(popping, batch, Judged(0, 0, {}, ConsumedCode.FAILED)))
+
+    code = (
+        RequestCode.CONSUMER_SEND_MSG_BACK if is_dead else RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    )
+    assert code in [each.code for _, each in run.requests]
+    assert popping.done == [message] * is_dead
+
+
 @pytest.mark.parametrize("is_decided", [False, True])
 def test_call_ends_with_all_of_its_messages_and_decisions(*, is_decided: bool) -> None:
     def listen(messages: list[MessageExt], context: ConsumeContext) -> None:
