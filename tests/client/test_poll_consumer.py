@@ -195,6 +195,19 @@ def test_iteration_gives_messages_of_a_queue_in_order_and_ends_at_close(
 
 
 @pytest.mark.slow
+def test_iteration_ends_after_the_message_at_which_its_consumer_is_closed(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    send(producer, topic, ["1", "2", "3"], queue_id=3)
+    consumer, found = make_pull(), list[int]()
+    for message in consumer:
+        found.append(int(message.body))
+        consumer.close()
+
+    assert found == [1]
+
+
+@pytest.mark.slow
 def test_closing_wakes_a_poll_that_waits(make_pull: Callable[..., Any]) -> None:
     consumer = make_pull()
     results: list[Any] = []

@@ -236,6 +236,17 @@ async def test_close_ends_an_iteration_that_waits(
     assert bodies(found) == ["a"]
 
 
+async def test_close_closes_the_connections() -> None:
+    with SimpleConsumer("GID_c", name_server="127.0.0.1:1") as consumer:
+        pass
+    async with AsyncSimpleConsumer("GID_c", name_server="127.0.0.1:1") as asyncio_consumer:
+        pass
+
+    for opened in (consumer, asyncio_consumer):
+        with pytest.raises(UsageError, match="this client is closed"):
+            opened._driver.check_usable()
+
+
 def test_mistakes_are_named(consumer: SimpleConsumer, cluster: EmbeddedCluster) -> None:
     fraction: Any = 2.5
     for count in (0, 33, fraction):

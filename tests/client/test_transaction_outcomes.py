@@ -277,17 +277,28 @@ def test_a_check_may_close_its_producer_and_its_answer_counts(
     make_producer: Callable[..., TransactionProducer], topic: str, received: Received
 ) -> None:
     asked: list[MessageExt] = []
+    closed, may_return = threading.Event(), threading.Event()
+    ended: list[str] = []
 
     def check(message: MessageExt) -> TransactionState:
         asked.append(message)
         producer.close()
+        closed.set()
+        may_return.wait(20)
+        ended.append("the check")
         return COMMIT
 
     producer = make_producer(check=check)
     producer.send_half(Message(topic, b"x"))
 
-    wait_until("the message", lambda: received.messages)
+    assert closed.wait(20)
+    returning = threading.Timer(0.05, may_return.set)
+    returning.start()
     producer.close()
+    ended.append("close")
+    wait_until("the message", lambda: received.messages)
+    returning.join()
+    assert ended == ["the check", "close"]
     assert (len(asked), repr(producer)[-7:]) == (1, "closed>")
 
 
