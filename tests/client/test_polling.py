@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -238,6 +239,45 @@ def test_time_of_a_poll_does_not_begin_anew_with_each_message_that_others_take()
     assert run.now_ms - begun_ms == 1_000
 
 
+class Waking(Play):
+    """Does something while a poll waits, once."""
+
+    def __init__(self, happens: Callable[[Play], None]) -> None:
+        super().__init__(lambda _, request: response_to(request))
+        self._happens = [happens]
+
+    def carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Wait) and self._happens:
+            self._happens.pop()(self)
+        return super().carry_out(effect)
+
+
+def test_poll_that_waits_gets_the_messages_of_a_queue_that_is_resumed() -> None:
+    state = make_state()
+    state.has_subscribed = True
+    state.paused.add(MINE)
+    state.deliver(batches_of(MINE, 2))
+    run = Waking(lambda run: run(poll.resume(state, [MINE])))
+
+    assert run(poll.fetch(state, 1, timeout_ms=None))
+    assert [message.queue_offset for message in state.take(9)] == [0, 1]
+
+
+def test_queue_that_is_given_up_does_not_wait_for_the_next_message_of_another() -> None:
+    state = make_state()
+    state.has_subscribed = True
+    state.deliver(batches_of(MINE, 2))
+    assert take_offsets(state, 1) == [0]
+    # The user asks for the next one: the first is done, the other is not given any more.
+    state.paused.add(MINE)
+    assert state.take(1) == []
+    revoked = AssignmentChanged(assigned=(), gained=(), revoked=(MINE,))
+    run = Waking(lambda _: state.note(revoked))
+
+    assert not run(poll.fetch(state, 1, timeout_ms=None))
+    assert (state.in_hand, state.subscriber.counters.succeeded) == ([], 1)
+
+
 def test_pull_by_hand_leaves_out_a_tag_with_the_hash_code_of_a_wanted_one() -> None:
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
@@ -261,6 +301,8 @@ def test_queues_of_assign_are_consumed_without_their_locks() -> None:
 
     assert not state.subscriber.member.locks_queues
     assert list(state.subscriber.subscriptions) == ["T"]
+    # Its group's other members share queues by their subscriptions.
+    assert state.subscriber.consumer_data.subscription_data_set == []
 
 
 @pytest.mark.parametrize(
