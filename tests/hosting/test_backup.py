@@ -242,7 +242,7 @@ def test_messages_that_expire_during_the_copying_leave_no_gap(
     def copy_and_expire(path: Path, to: Path, *, begin_first: bool = False) -> int:
         copied = copy(path, to, begin_first=begin_first)
         if path.is_relative_to(source / part):
-            work = store.expire(before_timestamp_ms=70, files_max=99, reason="")
+            work = store.expire(before_timestamp_ms=70, files_max=99, reason="", timestamp_ms=80)
             if work is not None:
                 work.run()
                 store.sweep(9, has_topic=lambda _: True)

@@ -80,7 +80,7 @@ def test_stop_of_an_empty_store_is_believed(storage: Disk, new_record: NewRecord
 def test_first_files_that_expired_stay_expired(storage: Disk, new_record: NewRecord) -> None:
     fill(storage, new_record)
     store, _ = opened(storage)
-    work = store.expire(before_timestamp_ms=None, files_max=2, reason="")
+    work = store.expire(before_timestamp_ms=None, files_max=2, reason="", timestamp_ms=99)
     assert work is not None
     work.run()
     store.sweep(3, has_topic=lambda _: True)

@@ -68,7 +68,12 @@ def flush(store: MessageStore) -> None:
 
 
 def expire(store: MessageStore, **arguments: Any) -> ExpiryWork | None:
-    given: dict[str, Any] = {"before_timestamp_ms": None, "files_max": 100, "reason": ""}
+    given: dict[str, Any] = {
+        "before_timestamp_ms": None,
+        "files_max": 100,
+        "reason": "",
+        "timestamp_ms": 1 << 62,
+    }
     work = store.expire(**given | arguments)
     if work is not None:
         work.run()
@@ -437,7 +442,7 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
     assert list(store.queues) == [("T", 0), ("deleted", 0), ("deleted", 1)]
     fill(store, new_record, range(20, 60))
 
-    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="", timestamp_ms=1 << 62)
     assert work is not None
     work.run()
     sweep(store, deleted="deleted")
@@ -571,6 +576,7 @@ def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord)
                         before_timestamp_ms=number * 10 - rng.choice((100, 500)),
                         files_max=rng.choice((1, 9)),
                         reason="",
+                        timestamp_ms=1 << 62,
                     )
                     left = {r.body for topic, _ in store.queues for r in read(store, topic)}
                     expired.update(kept.keys() - left)
@@ -654,7 +660,7 @@ def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
 ) -> None:
     store = open_store(storage, CONFIG)
     fill(store, new_record, range(60))
-    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="", timestamp_ms=1 << 62)
     assert work is not None
     work.run()
     count = len(storage.list_names("consumequeue/T/0"))
@@ -672,7 +678,7 @@ def test_a_start_removes_the_files_of_queues_that_a_kill_has_left(
 ) -> None:
     store = open_store(storage, CONFIG)
     fill(store, new_record, range(60))
-    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="", timestamp_ms=1 << 62)
     assert work is not None
     work.run()
     count = len(storage.list_names("consumequeue/T/0"))
