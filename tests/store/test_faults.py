@@ -285,9 +285,11 @@ def test_nothing_is_taken_between_a_write_that_failed_on_its_way_and_its_report(
 
 
 def test_records_of_a_failed_sync_are_on_the_disk_before_a_restart_serves_them(
-    storage: Any, new_record: NewRecord
+    storage: Any, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel takes pages for written that a failed sync has lost: a later sync skips them."""
+    # The end is written anew in pieces.
+    monkeypatch.setattr("sparrowmq.store.file_series._REWRITE_BYTES", 500)
     store = open_store(storage)
     store.put(new_record(b"a" * 600), timestamp_ms=1)
     flush(store)
