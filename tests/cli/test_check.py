@@ -20,6 +20,9 @@ from sparrowmq.cli.main import build_app
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
 from sparrowmq.errors import InvokeTimeout
+from sparrowmq.protocol.record import Record
+from sparrowmq.store import MessageStore, StoreConfig
+from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -117,6 +120,20 @@ def test_a_broker_that_stores_no_messages_is_critical_whatever_its_disk() -> Non
 
     assert "CRITICAL: broker-a: it stores no messages: its disk is " in checked.stdout
     assert "broker-a: it stores no messages: its disk is " in listed.stderr
+
+
+def test_check_warns_of_a_clock_that_was_far_ahead_at_the_start(tmp_path: Path) -> None:
+    store = MessageStore(FileStorage(tmp_path / "store"), StoreConfig())
+    store.load(timestamp_ms=1)
+    # As of a machine that was right then, or is right now.
+    store.put(Record(topic="T", queue_id=0, body=b"abc"), timestamp_ms=1_500_000_000_000)
+    store.close()
+    with EmbeddedCluster(tmp_path, options=("--retention-hours=0",)) as cluster:
+        checked, log = Commands(cluster.name_server)("check"), cluster.log_path.read_text()
+
+    assert checked.exit_code == 1
+    assert "WARNING: broker-a: at its start its clock was " in checked.stdout
+    assert " days ahead of the last message: if it is wrong, " in log
 
 
 def test_check_warns_of_a_message_that_waits_however_few_wait(smq: Commands) -> None:

@@ -268,6 +268,14 @@ class BrokerOverview:
         """Why the broker stores no messages, "" if it does or does not say."""
         return self.runtime.get("storeObstacle", "")
 
+    @property
+    def clock_lead_days(self) -> float:
+        """How many days the broker's clock was ahead of its last message at its start.
+
+        0 if that is below a year, or a day ago, or if the broker does not say.
+        """
+        return _first_number(self.runtime.get("clockLeadDays", "")) or 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
