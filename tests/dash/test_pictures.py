@@ -58,7 +58,7 @@ async def simulator(**asked: str) -> tuple[dict[str, dict[str, Any]], Any]:
         {column.key: cell.value for column, cell in zip(table.columns, row, strict=True)}
         for row in table.rows
     ]
-    return {row["strategy"]: row for row in rows}, cast(Any, shown.context["pictures"])[0]
+    return {str(row["strategy"]): row for row in rows}, cast(Any, shown.context["pictures"])[0]
 
 
 async def test_the_simulators_table_counts_over_all_events() -> None:

@@ -11,7 +11,7 @@ from processor_time import takes_less_than
 from sparrowmq.coordination.member_marker import mark_version
 from sparrowmq.doctor import Severity, compute_ownership, diagnose
 from sparrowmq.doctor.explain import explain
-from sparrowmq.doctor.group_snapshot import PlanSnapshot, TopicSnapshot
+from sparrowmq.doctor.group_snapshot import PlanSnapshot, TopicPace, TopicSnapshot
 from sparrowmq.doctor.group_view import examine
 from sparrowmq.doctor.membership_rules import find_idle_members
 from sparrowmq.model import MessageQueue
@@ -438,6 +438,18 @@ def test_r28_leaves_a_member_alone_that_hands_a_queue_over(seen_group: Group) ->
     group.reports[0] = replace(group.reports[0], held=(drained, group.reports[0].held[1]))
 
     assert "R28" not in group.findings()
+
+
+def test_r28_leaves_calls_alone_that_last_longer_than_the_look(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(102, 100), now=(102, 100))
+    group.flow(2, 3, then=(100, 100), now=(101, 101))
+    assert group.findings().keys() == {"R28"}
+
+    for client_id, held in (("10.0.0.1@1", queues(0, 1)), ("10.0.0.2@1", queues(2, 3))):
+        group.report(client_id, held=held, paces=(TopicPace("T", 9_000.0, 0.2),))
+
+    assert group.findings() == {}
 
 
 def test_r28_leaves_a_member_alone_that_has_just_come(seen_group: Group) -> None:

@@ -1,6 +1,6 @@
 """The simulator: the moves of queues when members come and go, by two strategies and by all.
 
-Tests: test_pages.py.
+Tests: test_pages.py, test_pictures.py.
 """
 
 from __future__ import annotations

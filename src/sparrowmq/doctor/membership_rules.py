@@ -236,6 +236,8 @@ def find_ghosts(view: GroupView) -> Iterator[Finding]:
         )
         if not is_silent and not (others_move and client_id in before):
             continue
+        if not is_silent and view.may_be_in_calls(view.user_queues):
+            continue
         time = view.describe_interval()
         evidence = [Phrase("none of the member's offsets moved within {time}", time=time)]
         if is_silent:

@@ -57,10 +57,8 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     is_unknown = find_named(view.snapshot.strategy) is None
     twins = find_duplicates(view.snapshot.last)
     # Of an id that is in use twice, nobody takes the second share. Otherwise the strategy fails.
-    given_to_nobody = (
-        frozenset()
-        if twins
-        else {queue for queue, client_ids in view.ownership.shares.items() if not client_ids}
+    given_to_nobody = frozenset(
+        queue for queue, ids in view.ownership.shares.items() if not ids and not twins
     )
     ignored = [
         queue
