@@ -382,6 +382,32 @@ def test_copy_is_on_the_disk_as_a_whole_before_it_is_taken_for_a_store(
     assert steps[at + 1 :] == [*(f"name of {name}" for name in names(target)), "."]
 
 
+def test_progress_in_a_copy_is_not_ahead_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a delayed message would be done, and its delivery not be in the copy."""
+    source, target = tmp_path / "store", tmp_path / "copy"
+    store = open_store(FileStorage(source))
+    put_all(store, range(3))
+    store.close()
+    progress = source / "config" / "delayOffset.json"
+    progress.parent.mkdir()
+    progress.write_text("earlier")
+    copy = store_backup._copy_file
+
+    def copy_and_go_on(path: Path, to: Path, *, begin_first: bool = False) -> int:
+        copied = copy(path, to, begin_first=begin_first)
+        if path.parent.name == "commitlog":
+            progress.write_text("later")
+        return copied
+
+    monkeypatch.setattr(store_backup, "_copy_file", copy_and_go_on)
+    back_up(source, target)
+
+    assert progress.read_text() == "later"
+    assert (target / "config" / "delayOffset.json").read_text() == "earlier"
+
+
 def test_topics_are_missed_in_a_store_that_was_stopped_and_damage_to_them_in_any(
     tmp_path: Path,
 ) -> None:
