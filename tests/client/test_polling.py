@@ -19,7 +19,7 @@ from sparrowmq.client.assembly import make_polling
 from sparrowmq.client.operations import poll
 from sparrowmq.client.polling import PolledBatch, Polling
 from sparrowmq.client.subscriber import Notice, RebalanceCallbacks
-from sparrowmq.errors import ConnectFailed
+from sparrowmq.errors import ConnectFailed, UsageError
 from sparrowmq.membership.actions import (
     Acquire,
     AssignmentChanged,
@@ -222,6 +222,35 @@ def test_seek_drops_what_had_come_and_the_offset_of_what_was_given() -> None:
     assert state.offsets_to_commit(None) == {}
 
 
+@pytest.mark.parametrize(("offset", "is_there"), [(2, False), (3, True), (9, True), (10, False)])
+def test_seek_goes_to_any_offset_between_the_ends_of_a_queue(
+    offset: int, *, is_there: bool
+) -> None:
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return response_to(request, body=encode_body(TopicRouteData(broker_datas=[broker])))
+        is_end = request.code == RequestCode.GET_MAX_OFFSET
+        return response_to(request, ext_fields={"offset": "9" if is_end else "3"})
+
+    broker = BrokerData(broker_name="a", broker_addrs={0: "a:1"})
+    state, run = make_state(), Play(answer)
+    state.assigned, sought = (MINE,), list[int]()
+
+    def seek(_: MessageQueue, offset: int, **__: int) -> bool:
+        sought.append(offset)
+        return True
+
+    member: Any = SimpleNamespace(seek=seek)
+    state.subscriber.member = member
+    if is_there:
+        run(poll.seek(state, MINE, offset))
+    else:
+        with pytest.raises(UsageError, match=f"has the offsets 3 to 9; {offset} is not among"):
+            run(poll.seek(state, MINE, offset))
+
+    assert sought == [offset] * is_there
+
+
 def test_time_of_a_poll_does_not_begin_anew_with_each_message_that_others_take() -> None:
     class Woken(Play):
         def carry_out(self, effect: Any) -> Any:
@@ -288,10 +317,13 @@ def test_pull_by_hand_leaves_out_a_tag_with_the_hash_code_of_a_wanted_one() -> N
         return response_to(request, ext_fields=fields, body=b"".join(stored))
 
     broker, tags = BrokerData(broker_name="a", broker_addrs={0: "a:1"}), ("Aa", "BB")
-    pulled = Play(answer)(
-        poll.pull_queue(make_state(), MINE, 0, count_max=9, expression="BB", suspend_ms=0)
+    run = Play(answer)
+    pulled = run(
+        poll.pull_queue(make_state(), MINE, 0, count_max=9, expression="BB", suspend_ms=60_000)
     )
 
+    # The answer comes after the broker has held the pull.
+    assert run.waits_ms[-1] > 60_000
     assert ([message.tags for message in pulled.messages], pulled.next_offset) == (["BB"], 2)
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from play import Handler, Play, make_unrun_subscriber
-from sparrowmq.calling.effects import Operation
+from play import Handler, Play, PlayedTask, make_unrun_subscriber
+from sparrowmq.calling.effects import Operation, Spawn, Wait
 from sparrowmq.client.config import ConsumerConfig
 from sparrowmq.client.name_servers import NameServers
 from sparrowmq.client.operations.callbacks import notify_user
 from sparrowmq.client.operations.member_loop import (
     _commit,
+    _heartbeat,
     _refresh_routes,
     _report_duplicate,
     _report_facts,
@@ -35,11 +36,13 @@ from sparrowmq.membership.actions import (
     Commit,
     Deliver,
     DuplicateClientId,
+    Heartbeat,
     QueueLost,
     RefreshRoutes,
+    Regain,
     SendBack,
 )
-from sparrowmq.membership.member import TopicShare
+from sparrowmq.membership.member import HEARTBEAT_RETRY_MS, TopicShare
 from sparrowmq.membership.send_backs import LOCAL_RETRY_MS
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
@@ -56,6 +59,8 @@ from sparrowmq.protocol.subscription import parse_subscription
 
 QUEUE = MessageQueue("T", "a", 0)
 NOW_MS = 1_000_000
+# The name of a task that calls the listener.
+LISTENER_CALLS = "calls of the listener"
 
 
 def route(*brokers: str) -> TopicRouteAnswer:
@@ -96,8 +101,7 @@ def due(subscriber: Subscriber, now_ms: int, kind: type) -> list[Any]:
     return [each for each in subscriber.member.due(now_ms) if isinstance(each, kind)]
 
 
-def deliver(subscriber: Subscriber, reconsume_times: int = 0) -> Deliver:
-    """Pull three messages, and return their delivery."""
+def pull_three(subscriber: Subscriber, reconsume_times: int = 0) -> None:
     epoch = subscriber.member.owned_queues()[0].epoch
     messages = [
         MessageExt("T", b"", {}, "a", 0, n, 100 * n, reconsume_times=reconsume_times)
@@ -107,6 +111,11 @@ def deliver(subscriber: Subscriber, reconsume_times: int = 0) -> Deliver:
     subscriber.member.pulled(
         QUEUE, epoch, offset=9, messages=messages, next_offset=12, now_ms=NOW_MS
     )
+
+
+def deliver(subscriber: Subscriber, reconsume_times: int = 0) -> Deliver:
+    """Pull three messages, and return their delivery."""
+    pull_three(subscriber, reconsume_times)
     (delivery,) = due(subscriber, NOW_MS, Deliver)
     assert isinstance(delivery, Deliver)
     return delivery
@@ -166,6 +175,29 @@ def test_commit_that_fails_is_repeated_soon(
 
     assert [type(each) for each in reported] == [RequestFailed]
     assert due(subscriber, later_ms + 1_000, Commit) == [first]
+
+
+@pytest.mark.parametrize(("silent", "is_asked"), [("a:1", False), ("a:2", True), ("", True)])
+def test_queue_in_doubt_is_asked_for_once_its_master_has_answered_a_heartbeat(
+    subscriber: Subscriber, play: Callable[[Handler], Play], silent: str, *, is_asked: bool
+) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if address == silent:
+            raise ConnectFailed("away", address=address)
+        return response_to(request)
+
+    places = BrokerData(broker_name="a", broker_addrs={0: "a:1", 1: "a:2"})
+    found = TopicRouteAnswer(broker_datas=[places], queue_datas=route("a").queue_datas)
+    subscriber.routes.update(route_from("T", found, now_ms=NOW_MS))
+    subscriber.member.connection_lost({QUEUE}, NOW_MS)
+    heartbeat = subscriber.member.heartbeat
+    assert heartbeat.join(NOW_MS)
+    play(answer)(_heartbeat(subscriber, Heartbeat()))
+
+    asked = [each.queue for each in due(subscriber, NOW_MS, Regain)]
+    assert asked == [QUEUE] * is_asked
+    # One that did not reach all brokers is repeated soon.
+    assert (heartbeat.next_due_ms(NOW_MS) <= NOW_MS + HEARTBEAT_RETRY_MS) == bool(silent)
 
 
 @pytest.mark.parametrize("is_away", [False, True])
@@ -277,3 +309,43 @@ def test_consumer_ends_after_the_last_callback(run: Callable[[Operation[Any]], A
 
     run(operation())
     assert lost == [[QUEUE]]
+
+
+class Suspending(Play):
+    """Suspends a consumer before a thread makes its calls, and resumes it; then it fails."""
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        super().__init__(lambda _, request: response_to(request))
+        self._subscriber = subscriber
+        self._waits = 0
+        self._calling: list[Operation[Any]] = []
+
+    def carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Spawn):
+            if effect.name == LISTENER_CALLS:
+                self._calling.append(effect.operation)
+            else:
+                effect.operation.close()
+            return PlayedTask(effect.name)
+        if isinstance(effect, Wait):
+            self._waits += 1
+            self._subscriber.member.is_suspended = self._waits == 1
+            if self._waits == 3:
+                for operation in self._calling:
+                    self(operation)
+                raise LookupError("enough")
+            return True
+        return super().carry_out(effect)
+
+
+def test_messages_whose_calls_did_not_begin_come_again_and_are_counted_once(
+    subscriber: Subscriber,
+) -> None:
+    seen: list[int] = []
+    subscriber.listener = lambda messages, _: seen.extend(m.queue_offset for m in messages)
+    pull_three(subscriber)
+    with pytest.raises(LookupError, match="enough"):
+        Suspending(subscriber)(run_member(subscriber))
+
+    assert seen == [9, 10, 11]
+    assert subscriber.counters.delivered == 3

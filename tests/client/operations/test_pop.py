@@ -410,7 +410,7 @@ def test_failed_message_is_invisible_for_the_delay_of_its_level(
     [({}, 15, False), ({}, 16, True), ({"max_reconsume_times": 2}, 2, True)],
 )
 def test_message_that_fails_too_often_is_a_dead_letter(
-    settings: dict[str, int], reconsume_times: int, *, is_dead: bool
+    settings: dict[str, Any], reconsume_times: int, *, is_dead: bool
 ) -> None:
     run, popping = Play(Brokers()), make_popping(make_source("T"), **settings)
     (message,) = messages_of(1, reconsume_times=reconsume_times)

@@ -131,22 +131,22 @@ class AsyncSimpleConsumer:
             TransportError; BrokerError.
         """
         self._check_open()
-        receipt = pop.Receipt()
+        received = pop.ReceivedMessages()
         operation = pop.receive(
             self._source,
             count_max=check_count(count_max),
             invisible_ms=invisible_ms(invisible),
             wait_ms=wait_ms(wait),
-            receipt=receipt,
+            received=received,
         )
         try:
             return await self._driver.run(operation)
         except BaseException:
             # The caller is interrupted when the messages have come, and before it gets them.
-            if receipt.messages:
+            if received.messages:
                 with suppress(UsageError):
                     self._driver.spawn(
-                        pop.give_back(self._source, receipt.messages), name="return of messages"
+                        pop.give_back(self._source, received.messages), name="return of messages"
                     )
             raise
 

@@ -101,7 +101,7 @@ class PopSource:
 
 
 @dataclass(slots=True)
-class Receipt:
+class ReceivedMessages:
     """The messages that a `receive` has returned, for a caller that may not get them."""
 
     messages: list[MessageExt] = field(default_factory=list)
@@ -113,14 +113,14 @@ def receive(
     count_max: int,
     invisible_ms: int,
     wait_ms: int,
-    receipt: Receipt | None = None,
+    received: ReceivedMessages | None = None,
 ) -> Operation[list[MessageExt]]:
     """Pop messages of any of the topics; wait for the first of them.
 
     If the operation is cancelled, what its last pop finds is given back.
 
     Args:
-        receipt: gets the messages too.
+        received: gets the messages too.
 
     Raises: TopicRouteNotFound if no topic's route is known; TransportError if no broker of the
         topics answers; BrokerError.
@@ -146,8 +146,8 @@ def receive(
                     yield from get_route(source.directory, queue.topic, is_fresh=True)
                 found = []
             if found:
-                if receipt is not None:
-                    receipt.messages = found
+                if received is not None:
+                    received.messages = found
                 return found
             now_ms = yield from now()
         if failures and len(failures) == len(places):
