@@ -9,7 +9,7 @@ import signal
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,7 @@ from signals import send_when_handled
 from sparrowmq.cli.main import build_app
 from sparrowmq.pipeline.duplicates import judging, records
 from sparrowmq.pipeline.duplicates.stream import Progress, read_tables, watch_duplicates
+from sparrowmq.spark.lag_listener import LagListener
 from waiting import wait_until
 
 if TYPE_CHECKING:
@@ -208,3 +209,26 @@ def test_interval_of_any_length_is_one_of_spark(spark: SparkSession, tmp_path: P
         )
 
     assert seen
+
+
+def test_error_of_the_caller_ends_the_query_and_its_listener(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed(tmp_path / "in", 1, [entry(0.0, "a", 0, 1)])
+    streams: Any = spark.streams
+    listeners = len(streams._jsqm.listListeners())
+
+    def fail() -> bool:
+        raise RuntimeError("the caller's own")
+
+    with pytest.raises(RuntimeError, match="the caller's own"):
+        watch_duplicates(
+            stream(spark, tmp_path / "in"),
+            f"{tmp_path}/out",
+            interval_s=3_600.0,
+            should_stop=fail,
+            listener=LagListener(),
+        )
+
+    assert spark.streams.active == []
+    assert len(streams._jsqm.listListeners()) == listeners
