@@ -34,10 +34,10 @@ from sparrowmq.pipeline.duplicates import judging
 from sparrowmq.pipeline.duplicates.records import (
     ENTRY_COLUMNS,
     RECORD_COLUMNS,
-    check_complete,
     split_entries,
 )
 from sparrowmq.pipeline.files import Files
+from sparrowmq.pipeline.input_tables import check_complete
 from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
 from sparrowmq.pipeline.running_query import never, run_query
 
