@@ -234,6 +234,7 @@ def test_error_of_the_caller_ends_the_query_and_its_listener(
     assert len(streams._jsqm.listListeners()) == listeners
 
 
+@pytest.mark.long
 def test_long_after_its_last_delivery_it_is_known_who_had_a_queue_and_what_a_group_reads(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -85,7 +85,24 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 )
 
 # The rules that hold for groups that consume by message; the others are about owners of queues.
-BY_MESSAGE = frozenset("Q01 Q02 Q03 Q04 Q08 Q10 Q13 Q16 Q19 Q21 Q22 Q23 Q24 R32".split())
+BY_MESSAGE = frozenset(
+    [
+        "Q01",
+        "Q02",
+        "Q03",
+        "Q04",
+        "Q08",
+        "Q10",
+        "Q13",
+        "Q16",
+        "Q19",
+        "Q21",
+        "Q22",
+        "Q23",
+        "Q24",
+        "R32",
+    ]
+)
 
 # Faults and their effects, which other rules find too. The roots come first: their effects may have
 # effects of their own.
