@@ -201,6 +201,25 @@ async def test_failed_message_in_order_comes_again_with_its_batch(
     assert seen == ["a", "b", "a", "b", "c"]
 
 
+async def test_decision_of_the_handler_stands_where_the_policy_acknowledges(
+    cluster: InProcessCluster, broker: RocketBroker
+) -> None:
+    seen: list[str] = []
+
+    async def return_once(body: str, message: RocketMessage) -> None:
+        seen.append(body)
+        if seen == ["a"]:
+            await message.nack()
+        elif seen[-1] == "b":
+            await message.ack()
+            if seen.count("b") == 1:
+                raise NackMessage
+
+    await consume_in_order(cluster, broker, "T_ordered_decided", return_once)
+
+    assert seen == ["a", "a", "b", "c"]
+
+
 async def test_message_in_order_is_not_rejected_but_comes_again(
     cluster: InProcessCluster, broker: RocketBroker
 ) -> None:

@@ -327,6 +327,26 @@ def test_simple_queue_without_acknowledgement(connection: Connection, queue: str
         wait_until("committed", lambda: simple.qsize() == 0)
 
 
+def test_task_that_is_asked_for_without_acknowledgement_is_done(
+    connection: Connection, queue: str
+) -> None:
+    asked = Queue(queue, channel=connection.default_channel)
+    with connection.SimpleQueue(queue) as simple:
+        simple.put("x")
+    got: list[Any] = []
+
+    def ask() -> bool:
+        message = asked.get(no_ack=True)
+        got.extend([message] if message else [])
+        return bool(got)
+
+    wait_until("came", ask)
+
+    assert got[0].payload == "x"
+    with connection.SimpleQueue(queue) as simple:
+        wait_until("committed", lambda: simple.qsize() == 0)
+
+
 def test_tasks_of_a_queue_that_is_consumed_anew_wait_for_acknowledgement(
     connection: Connection, queue: str
 ) -> None:
@@ -377,9 +397,9 @@ def test_queue_that_was_deleted_can_be_declared_again(
         assert len(admin.route(transport.topic_of(queue)).publish_queues) == 8
 
 
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("stage", ["came later", "waits", "taken"])
 def test_task_of_a_queue_that_is_cancelled_or_closed_is_given_back(
-    monkeypatch: pytest.MonkeyPatch, begun: bool
+    monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     monkeypatch.setattr(transport, "PushConsumer", Mock())
     tasks = transport.QueueTasks("T", {}, Mock())
@@ -387,14 +407,17 @@ def test_task_of_a_queue_that_is_cancelled_or_closed_is_given_back(
     came = message(0, body=body)
     context = ConsumeContext(came.queue, messages=(came,))
     call = threading.Thread(target=tasks._listen, args=([came], context), daemon=True)
-    if begun:
-        call.start()
-        wait_until("the task waits", lambda: bool(tasks._waiting))
-        tasks.take()
-        tasks.close()
-    else:
+    if stage == "came later":
         tasks.pause()
         call.start()
+    else:
+        call.start()
+        wait_until("the task waits", lambda: bool(tasks._waiting))
+        if stage == "taken":
+            tasks.take()
+            tasks.close()
+        else:
+            tasks.pause()
     call.join(20)
 
     assert not call.is_alive()
@@ -513,6 +536,25 @@ def test_closed_connection_leaves_no_client_open(connection: Connection, queue: 
         producer.send(Message(transport.topic_of(queue), b"x"))
     with pytest.raises(UsageError, match="closed"):
         admin.list_topics()
+
+
+def test_closed_connection_leaves_its_task_to_others_and_sends_no_copy(
+    connection: Connection, cluster: InProcessCluster, queue: str
+) -> None:
+    topic = transport.topic_of(queue)
+    with connection.SimpleQueue(queue) as simple:
+        simple.put("x")
+        simple.get(timeout=20)
+        connection.close()
+
+    with Admin(name_server=cluster.name_server) as admin:
+        assert admin.consumer_ids(transport.group_of(topic)) == []
+        assert sum(each.lag for each in admin.group_lag(transport.group_of(topic), topic)) == 0
+    assert len(read_messages(cluster.name_server, topic)) == 1
+    with connection.clone() as other, other.SimpleQueue(queue) as simple:
+        message = simple.get(timeout=20)
+        assert (message.payload, message.delivery_info["redelivered"]) == ("x", True)
+        message.ack()
 
 
 def test_task_is_an_operational_error_while_the_broker_is_away_and_sent_when_it_is_back() -> None:

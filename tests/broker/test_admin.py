@@ -339,6 +339,28 @@ def test_consume_stats_tell_how_far_a_group_is(rig: Any, topic: dict[str, str]) 
     )
 
 
+def test_queues_that_a_topic_has_no_more_are_told_to_our_tools_while_they_have_messages(
+    rig: Any,
+) -> None:
+    for queue_id in range(4):
+        rig.send(rig.connect(), queue_id=queue_id)
+    for queue_id, offset in enumerate((0, 0, 1, 0)):
+        rig.broker.state.offsets.commit("GID_c", "T", queue_id, offset=offset)
+
+    def told(**fields: str) -> dict[int, int | None]:
+        reply = ask(rig, RequestCode.GET_CONSUME_STATS, consumerGroup="GID_c", topic="T", **fields)
+        table = decode_body(ConsumeStats, reply.body).offset_table
+        return {queue.queue_id: at.consumer_offset for queue, at in table.items()}
+
+    rig.create_topic("T", queues=1)
+
+    assert told() == {0: 0}
+    # All of queue 2 is consumed.
+    assert told(sparrowmqAudit="true") == {0: 0, 1: 0, 3: 0}
+    rig.create_topic("T", queues=4)
+    assert told() == told(sparrowmqAudit="true") == {0: 0, 1: 0, 2: 1, 3: 0}
+
+
 def test_topic_that_a_live_group_has_left_is_told_to_our_tools_alone(rig: Any) -> None:
     rig.create_topic("left")
     rig.broker.state.offsets.commit("GID_c", "left", 0, offset=0)

@@ -596,10 +596,12 @@ def test_offset_is_lowered_by_who_may(rig: Any) -> None:
 
 
 @pytest.mark.parametrize("unregisters", [False, True])
+@pytest.mark.parametrize("joins", ["ab", "ba"])
 def test_locks_of_a_member_that_has_left_last_for_the_clients_own_lease(
-    rig: Any, *, unregisters: bool
+    rig: Any, joins: str, *, unregisters: bool
 ) -> None:
-    first, second = join(rig, "a"), join(rig, "b")
+    member_of = {name: join(rig, name) for name in joins}
+    first, second = member_of["a"], member_of["b"]
     lock(rig, first, "a", 0)
     if unregisters:
         fields = {"clientID": "a", "consumerGroup": "GID_c"}

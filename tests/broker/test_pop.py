@@ -16,11 +16,15 @@ from sparrowmq.broker.pending_replies import FLUSH_TIMEOUT_MS
 from sparrowmq.broker.pop_queues import INVISIBLE_MS_MAX
 from sparrowmq.broker.processors import pop as pop_processor
 from sparrowmq.broker.state import BrokerRefusal
+from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import POP_LOG_TOPIC
 from sparrowmq.protocol.bodies import (
     ConsumerData,
+    ConsumeStats,
     HeartbeatData,
+    OffsetWrapper,
     SubscriptionGroupConfig,
+    decode_body,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -800,6 +804,33 @@ def test_group_consumes_by_pulls_or_by_pops(rig: Any) -> None:
     assert bodies(pop(rig)) == [b"a"]
     (pulled,) = rig.replies(rig.pull(rig.connect(), **pull))
     assert pulled.code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_what_was_popped_once_makes_the_lag_of_a_group_that_pulls_no_smaller(
+    rig: Any, offset: int
+) -> None:
+    fill(rig, "a", "b", "c", "d")
+    _, *others = pop(rig)
+    for _, handle in others:
+        ack(rig, handle)
+
+    def progress() -> OffsetWrapper:
+        fields = {"consumerGroup": "G", "topic": "T", "sparrowmqAudit": "true"}
+        reply = rig.call(rig.connect(), RequestCode.GET_CONSUME_STATS, fields)
+        return decode_body(ConsumeStats, reply.body).offset_table[MessageQueue("T", "broker-a", 0)]
+
+    rig.advance(pop_queues.WAY_MS)
+    popped = progress()
+    pull = {"consumerGroup": "G", "sysFlag": "5", "subscription": "*", "commitOffset": str(offset)}
+    rig.pull(rig.connect(), **pull, queueOffset="2")
+    pulled = progress()
+    rig.advance(pop_queues.WAY_MS)
+
+    assert (popped.consumer_offset, popped.sparrowmq_acknowledged) == (0, 3)
+    assert (pulled.consumer_offset, pulled.sparrowmq_acknowledged) == (offset, None)
+    # A group that may pop again, and has not moved, has done what it acknowledged.
+    assert progress().sparrowmq_acknowledged == (None if offset else 3)
 
 
 def test_reset_group_begins_at_its_new_offset(rig: Any) -> None:

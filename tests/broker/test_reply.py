@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.broker.conftest import send_fields
 
 from sparrowmq.broker import relays
 from sparrowmq.broker.relays import RELAY_TIMEOUT_MS
@@ -78,45 +79,83 @@ def test_reply_is_pushed_to_the_one_who_asked_and_stored(rig: Any) -> None:
     assert REGION.items() <= answer.ext_fields.items()
 
 
-def test_reply_goes_to_nobody_who_takes_the_id_of_another_account_s_client(rig: Any) -> None:
-    names = ("asker", "other")
-    keys = {n: Credentials(access_key=f"{n}-account", secret_key=f"{n}-secret") for n in names}
-    rig.broker.state.access = AccessControl(
-        {
-            "accounts": [
-                {
-                    "accessKey": each.access_key,
-                    "secretKey": each.secret_key,
-                    "topicPerms": [f"{REPLY_TOPIC}=PUB"],
-                }
-                for each in keys.values()
-            ]
-        },
-        lambda _: None,
-    )
+KEYS = {
+    name: Credentials(access_key=f"{name}-account", secret_key=f"{name}-secret")
+    for name in ("asker", "other")
+}
 
-    def beat(connection: Connection, name: str) -> None:
-        body = json.dumps({"clientID": "a", "producerDataSet": [{"groupName": name}]}).encode()
-        request = signed(RemotingCommand(code=RequestCode.HEART_BEAT, body=body), keys[name])
-        assert rig.replies(rig.handle(connection, request))[0].code == 0
+
+def let_in(rig: Any) -> None:
+    """Let two accounts ask, and reply."""
+    accounts = [
+        {
+            "accessKey": each.access_key,
+            "secretKey": each.secret_key,
+            "topicPerms": [f"{REPLY_TOPIC}=PUB", "T=PUB"],
+        }
+        for each in KEYS.values()
+    ]
+    rig.broker.state.access = AccessControl({"accounts": accounts}, lambda _: None)
+
+
+def beat(rig: Any, connection: Connection, name: str, client_id: str = "a") -> None:
+    body = json.dumps({"clientID": client_id, "producerDataSet": [{"groupName": name}]}).encode()
+    request = signed(RemotingCommand(code=RequestCode.HEART_BEAT, body=body), KEYS[name])
+    assert rig.replies(rig.handle(connection, request))[0].code == 0
+
+
+def test_reply_goes_to_nobody_who_takes_the_id_of_another_account_s_client(rig: Any) -> None:
+    let_in(rig)
 
     def find_asked() -> Connection:
         request = RemotingCommand(
             code=RequestCode.SEND_REPLY_MESSAGE, ext_fields=FIELDS, body=b"yes"
         )
-        (push,) = rig.handle(rig.connect(), signed(request, keys["asker"]))
+        (push,) = rig.handle(rig.connect(), signed(request, KEYS["asker"]))
         asked: Connection = push.connection
         return asked
 
     first, second, other = rig.connect(), rig.connect(), rig.connect()
     asked = []
     for connection, name in ((first, "asker"), (other, "other"), (second, "asker")):
-        beat(connection, name)
+        beat(rig, connection, name)
         asked.append(find_asked())
     rig.broker.connection_closed(second, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
-    beat(other, "other")
+    beat(rig, other, "other")
 
     assert [*asked, find_asked()] == [first, first, second, other]
+
+
+def test_request_whose_reply_would_go_to_another_account_is_refused(rig: Any) -> None:
+    let_in(rig)
+    other, again, asker, relay = (rig.connect() for _ in range(4))
+
+    def ask(connection: Connection, properties: str, name: str = "asker") -> int:
+        fields = send_fields("T", 0, properties)
+        request = RemotingCommand(code=RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=b"?")
+        outputs = rig.handle(connection, signed(request, KEYS[name]))
+        (reply,) = rig.replies([o for o in outputs if getattr(o, "connection", 0) is connection])
+        code: int = reply.code
+        return code
+
+    wanted = "CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01a"
+    beat(rig, other, "other")
+    beat(rig, asker, "asker")
+    beat(rig, relay, "asker", "b")
+
+    assert ask(asker, wanted) == ResponseCode.NO_PERMISSION
+    assert rig.records("T") == []
+    # Who waits for no reply may send, and who has the id may ask.
+    assert ask(asker, "KEYS\x01k") == ask(other, wanted, "other") == 0
+    # Who passes a request on does not wait for its reply.
+    assert ask(relay, wanted) == ask(asker, wanted.replace("CLIENT\x01a", "CLIENT\x01b")) == 0
+    # Replies to an account find any of its connections.
+    beat(rig, again, "other")
+    assert ask(other, wanted, "other") == 0
+    for gone in (other, again):
+        rig.broker.connection_closed(gone, now_ms=rig.now_ms, timestamp_ms=rig.timestamp_ms)
+    beat(rig, asker, "asker")
+    assert ask(asker, wanted) == 0
 
 
 def test_short_names_mean_the_same(rig: Any) -> None:

@@ -55,6 +55,30 @@ def test_runtime_info_counts(rig: Any) -> None:
     assert re.fullmatch(rf"Total : {size}, Free : {size}\.", table["commitLogDirCapacity"])
 
 
+@pytest.mark.parametrize(("days", "told"), [(364, 0), (365, 365), (3_653, 3_653)])
+def test_clock_far_ahead_of_the_last_message_at_the_start_is_told(
+    rig: Any, days: int, told: int
+) -> None:
+    rig.send(rig.connect())
+    rig.timestamp_ms += days * 86_400_000
+    again = rig.restart()
+
+    assert list(again.host.first_rounds()) == []
+    facts = [each for each in again.outputs if isinstance(each, Fact)]
+    assert [(fact.warning, f"{told} days ahead" in fact.text) for fact in facts] == (
+        [(True, True)] if told else []
+    )
+    leads = []
+    for later_ms in (0, -days * 86_400_000, 2 * days * 86_400_000):
+        again.timestamp_ms += later_ms
+        again.advance(100)
+        reply = again.call(again.connect(), RequestCode.GET_BROKER_RUNTIME_INFO)
+        leads.append(decode_body(KVTable, reply.body).table["clockLeadDays"])
+    # It may be right, and the broker has rested for long.
+    assert leads == [str(told), str(told), "0"]
+    again.store.close()
+
+
 def test_an_empty_broker_has_no_earliest_message(rig: Any) -> None:
     reply = rig.call(rig.connect(), RequestCode.GET_BROKER_RUNTIME_INFO)
 

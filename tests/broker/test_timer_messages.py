@@ -204,7 +204,10 @@ def test_progress_beyond_the_topic_is_cut(rig: Any) -> None:
     send(rig, b"2", TIMER_DELAY_MS=300)
     timers = rig.broker.state.timers
 
-    saved = TimerTable(begin=1, read=9, delivered_ms=rig.timestamp_ms + 60_000)
+    later_ms = rig.timestamp_ms + 60_000
+    saved = TimerTable(
+        begin=1, read=9, delivered_ms=later_ms, former_read=9, former_ms=later_ms + 1
+    )
     timers.is_changed = False
     timers.load(saved, timestamp_ms=rig.timestamp_ms)
     assert timers.is_changed
@@ -537,7 +540,13 @@ def test_clock_that_is_set_back_stores_nothing_again_that_has_come(
 
 
 def test_progress_in_the_file_is_what_was_saved() -> None:
-    table = TimerTable(begin=3, read=70, delivered_ms=1_700_000_000_123)
+    table = TimerTable(
+        begin=3,
+        read=70,
+        delivered_ms=1_700_000_000_123,
+        former_read=60,
+        former_ms=1_800_000_000_000,
+    )
     assert decode_timer_check(encode_timer_check(table)) == table
 
 
@@ -601,3 +610,33 @@ def test_message_that_comes_after_the_clock_is_set_back_outlives_a_kill(rig: Any
 
     assert bodies(again) == [b"came", b"waits"]
     again.store.close()
+
+
+def test_short_waits_after_clocks_are_set_back_deliver_nothing_again_after_a_restart(
+    rig: Any,
+) -> None:
+    send(rig, b"long", msg_id="ID", TIMER_DELAY_SEC=60 * 3_600)
+    for number in range(2):
+        send(rig, b"came %d" % number, msg_id=f"came {number}", TIMER_DELAY_SEC=3_600)
+        rig.timestamp_ms += HOUR_MS
+        rig.advance(500)
+        for minutes in (30, 10):
+            rig.timestamp_ms -= minutes * 60_000
+            # It waits when the progress is saved, and is due before what came.
+            name = f"after {minutes} {number}"
+            send(rig, name.encode(), msg_id=name, TIMER_DELAY_MS=5_000)
+            rig.advance(500)
+        for duration_ms in (6_000, HOUR_MS):
+            rig = rig.restart()
+            rig.timestamp_ms += duration_ms
+            rig.advance(500)
+
+    rig.timestamp_ms += 60 * HOUR_MS
+    rig.advance(500)
+
+    assert [body.decode() for body in bodies(rig)] == [
+        *("came 0", "after 10 0", "after 30 0"),
+        *("came 1", "after 10 1", "after 30 1"),
+        "long",
+    ]
+    rig.store.close()

@@ -20,6 +20,9 @@ from sparrowmq.cli.main import build_app
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
 from sparrowmq.errors import InvokeTimeout
+from sparrowmq.protocol.record import Record
+from sparrowmq.store import MessageStore, StoreConfig
+from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -119,6 +122,20 @@ def test_a_broker_that_stores_no_messages_is_critical_whatever_its_disk() -> Non
     assert "broker-a: it stores no messages: its disk is " in listed.stderr
 
 
+def test_check_warns_of_a_clock_that_was_far_ahead_at_the_start(tmp_path: Path) -> None:
+    store = MessageStore(FileStorage(tmp_path / "store"), StoreConfig())
+    store.load(timestamp_ms=1)
+    # As of a machine that was right then, or is right now.
+    store.put(Record(topic="T", queue_id=0, body=b"abc"), timestamp_ms=1_500_000_000_000)
+    store.close()
+    with EmbeddedCluster(tmp_path, options=("--retention-hours=0",)) as cluster:
+        checked, log = Commands(cluster.name_server)("check"), cluster.log_path.read_text()
+
+    assert checked.exit_code == 1
+    assert "WARNING: broker-a: at its start its clock was " in checked.stdout
+    assert " days ahead of the last message: if it is wrong, " in log
+
+
 def test_check_warns_of_a_message_that_waits_however_few_wait(smq: Commands) -> None:
     options = ("-g", "GID_abandoned", "--warn-wait", "10")
     warning = "GID_abandoned: nobody consumes; a message of T has waited for "
@@ -158,7 +175,9 @@ def test_doctor_looks_at_all_groups_worst_first(smq: Commands) -> None:
     assert limited.exit_code == 1
     assert "the 1 of 4 groups" in limited.stderr
     assert limited.stdout.splitlines()[-1] == "not looked at: 3 of 4 groups"
-    assert "nothing is wrong with GID_works" in smq("rebalance", "doctor", "--interval", "0").stdout
+    told = smq("rebalance", "doctor", "--interval", "0").stdout
+    assert "nothing is wrong with GID_works" in told
+    assert "too close to detect a queue that stands still" in told
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from failures import failing_once
 from hostile import HostileCluster
 from sparrowmq import (
     Admin,
@@ -26,8 +27,11 @@ from sparrowmq import (
     SendResult,
     SendStatus,
 )
+from sparrowmq.client.faces import blocking_batches
+from sparrowmq.client.operations import batches
 from sparrowmq.errors import BufferFull, ConfigError, ConnectFailed, SparrowError, UsageError
 from sparrowmq.protocol.codes import RequestCode
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 pytestmark = pytest.mark.slow
@@ -438,6 +442,17 @@ async def test_every_message_gets_the_error_where_nobody_answers() -> None:
     assert [type(error) for error in errors] == [ConnectFailed] * 10
 
 
+def test_messages_are_sent_after_the_loop_that_sends_has_failed(
+    cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking_batches, "RESTART_S", 0.01)
+    monkeypatch.setattr(batches, "serve", failing_once(batches.serve))
+    with Producer("GID_p", name_server=cluster.name_server) as producer:
+        future = producer.send_nowait(Message(topic, b"x"))
+
+        assert future.result(PATIENCE_S).status is SendStatus.SEND_OK
+
+
 async def test_cancelled_future_holds_up_nothing(cluster: EmbeddedCluster, topic: str) -> None:
     async with AsyncProducer("GID_p", name_server=cluster.name_server) as producer:
         first, second = (producer.send_nowait(Message(topic, b"x")) for _ in range(2))
@@ -517,6 +532,27 @@ async def test_messages_that_wait_while_the_sending_task_is_cancelled_fail(
 
         with pytest.raises(UsageError, match=r"was cancelled .* before its event loop ends"):
             await waiting
+
+
+async def test_messages_whose_queues_are_looked_up_while_the_sending_task_is_cancelled_fail(
+    hostile: HostileCluster,
+) -> None:
+    may_answer, code = threading.Event(), RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+    def answer(_: RemotingCommand, honest: RemotingCommand | None) -> RemotingCommand | None:
+        may_answer.wait(PATIENCE_S)
+        return honest
+
+    hostile.name_server.lies[code] = answer
+    async with AsyncProducer("GID_p", name_server=hostile.address) as producer:
+        waiting = producer.send_nowait(Message(hostile.topic, b"x"))
+        while not hostile.name_server.count(code):
+            await asyncio.sleep(0)
+        await cancel_loops()
+        may_answer.set()
+
+        with pytest.raises(UsageError, match="was cancelled before the message was sent"):
+            await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 async def test_close_that_is_cut_short_while_queues_are_looked_up_fails_the_messages() -> None:

@@ -8,21 +8,25 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from failures import failing_once
 from sparrowmq import (
     Admin,
+    AsyncPollConsumer,
     AsyncPushConsumer,
     ConsumeOrderlyStatus,
     Message,
     MessageQueue,
+    PollConsumer,
     Producer,
     PushConsumer,
 )
 from sparrowmq.calling import clock
+from sparrowmq.client.faces import aio_member, blocking_member
 from sparrowmq.errors import UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -194,6 +198,17 @@ async def test_consumer_whose_task_is_ended_says_that_it_has_failed(
     assert "closed" in repr(consumer)
 
 
+def end_thread(name: str) -> None:
+    """End a thread by an error from outside."""
+    (thread,) = (each for each in threading.enumerate() if each.name == name)
+    assert thread.ident is not None
+    ended = ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+    )
+    thread.join(60)
+    assert (ended, thread.is_alive()) == (1, False)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_consumer_whose_thread_is_ended_says_that_it_has_failed(
@@ -209,15 +224,8 @@ def test_consumer_whose_thread_is_ended_says_that_it_has_failed(
     consumer.subscribe(topic)
     consumer.start()
     wait_until("the queues", lambda: len(consumer.assignment()) == 8)
-    name = f"sparrowmq-consumer-{group}"
-    (thread,) = (each for each in threading.enumerate() if each.name == name)
-    assert thread.ident is not None
-    ended = ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
-    )
-    thread.join(60)
+    end_thread(f"sparrowmq-consumer-{group}")
 
-    assert (ended, thread.is_alive()) == (1, False)
     assert "failed: SystemExit()" in repr(consumer)
     assert " has failed and consumes nothing more: SystemExit()" in caplog.text
     labels = {"group": group, "event": "ConsumerFailed"}
@@ -226,6 +234,78 @@ def test_consumer_whose_thread_is_ended_says_that_it_has_failed(
         consumer.wait_idle()
     consumer.close()
     assert "closed" in repr(consumer)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_poll_that_waits_ends_when_the_thread_of_its_consumer_ends(
+    cluster: EmbeddedCluster, topic: str, group: str
+) -> None:
+    errors: list[BaseException] = []
+
+    def poll() -> None:
+        try:
+            consumer.getone()
+        except UsageError as error:
+            errors.append(error)
+
+    with PollConsumer(group, topic, name_server=cluster.name_server) as consumer:
+        polling = threading.Thread(target=poll)
+        polling.start()
+        wait_until("the poll", consumer._polling.locked)
+        end_thread(f"sparrowmq-consumer-{group}")
+        polling.join(60)
+
+        assert ["has failed" in str(error) for error in errors] == [True]
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_consumer_whose_loop_fails_goes_on(
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    balance: Literal["queues", "messages"],
+) -> None:
+    monkeypatch.setattr(blocking_member, "RESTART_S", 0.01)
+    seen: list[bytes] = []
+    consumer = PushConsumer(
+        group,
+        topic,
+        name_server=cluster.name_server,
+        listener=lambda messages, _: seen.extend(message.body for message in messages),
+        start="first",
+        balance=balance,
+    )
+    consumer._member._serve = failing_once(consumer._member._serve)
+    producer.send(Message(topic, b"m"))
+    with consumer:
+        wait_until("the message", lambda: seen == [b"m"])
+        assert ", running" in repr(consumer)
+
+    (line,) = [each for each in caplog.records if "failed, and continues" in each.getMessage()]
+    assert line.exc_info is not None
+
+
+async def test_asyncio_consumer_whose_loop_fails_goes_on(
+    cluster: EmbeddedCluster,
+    topic: str,
+    group: str,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aio_member, "RESTART_S", 0.01)
+    consumer = AsyncPollConsumer(group, topic, name_server=cluster.name_server, start="first")
+    consumer._member._serve = failing_once(consumer._member._serve)
+    producer.send(Message(topic, b"m"))
+    async with consumer:
+        message = await consumer.getone(20_000)
+
+    assert message is not None
+    assert "failed, and continues" in caplog.text
 
 
 class LeapingClock:

@@ -31,6 +31,7 @@ from sparrowmq import (
 )
 from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.directory_setup import make_directory
+from sparrowmq.client.faces import blocking
 from sparrowmq.client.operations import snapshot
 from sparrowmq.client.operations.handover import lock_batch
 from sparrowmq.client.operations.send import send
@@ -41,6 +42,7 @@ from sparrowmq.errors import (
     InvokeTimeout,
     RemoteProtocolError,
     SendFailed,
+    UsageError,
 )
 from sparrowmq.membership.member import ACQUIRES_MAX
 from sparrowmq.model.message import INFLATED_BYTES_MAX
@@ -608,6 +610,20 @@ def test_consumer_of_as_many_queues_as_a_topic_may_have_asks_for_a_few_at_a_time
     wait_until("locks", lambda: hostile.broker.count(RequestCode.LOCK_BATCH_MQ))
 
     assert hostile.broker.count(RequestCode.LOCK_BATCH_MQ) <= 2 * ACQUIRES_MAX
+
+
+def test_producer_closes_though_no_broker_confirms_that_it_leaves(
+    hostile: HostileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "LEAVE_TIMEOUT_MS", 20)
+    hostile.broker.lies[RequestCode.UNREGISTER_CLIENT] = lambda *_: None
+    producer = Producer("GID_p", name_server=hostile.address)
+    producer.send(Message(hostile.topic, b"x"))
+    producer.close()
+
+    assert hostile.broker.count(RequestCode.UNREGISTER_CLIENT) == 1
+    with pytest.raises(UsageError, match="this client is closed"):
+        producer._driver.check_usable()
 
 
 def threads_alive() -> list[str]:

@@ -195,6 +195,19 @@ def test_iteration_gives_messages_of_a_queue_in_order_and_ends_at_close(
 
 
 @pytest.mark.slow
+def test_iteration_ends_after_the_message_at_which_its_consumer_is_closed(
+    make_pull: Callable[..., Any], producer: Producer, topic: str
+) -> None:
+    send(producer, topic, ["1", "2", "3"], queue_id=3)
+    consumer, found = make_pull(), list[int]()
+    for message in consumer:
+        found.append(int(message.body))
+        consumer.close()
+
+    assert found == [1]
+
+
+@pytest.mark.slow
 def test_closing_wakes_a_poll_that_waits(make_pull: Callable[..., Any]) -> None:
     consumer = make_pull()
     results: list[Any] = []
@@ -632,3 +645,29 @@ def test_one_poll_at_a_time(make_pull: Callable[..., Any]) -> None:
     other.join(PATIENCE_S)
 
     assert "polled already" in refused[0]
+
+
+@pytest.mark.parametrize("begin", [AsyncPollConsumer.getone, AsyncPollConsumer.__aiter__])
+async def test_poll_that_waits_ends_when_the_task_of_its_consumer_is_cancelled(
+    begin: Callable[..., Any],
+) -> None:
+    group, found = "GID_cancelled", list[MessageExt]()
+
+    async def poll(consumer: AsyncPollConsumer) -> None:
+        waiting = begin(consumer)
+        if inspect.isawaitable(waiting):
+            await waiting
+        else:
+            found.extend([message async for message in waiting])
+
+    async with AsyncPollConsumer(group, name_server="127.0.0.1:1") as consumer:
+        await consumer.subscribe("T")
+        await consumer.start()
+        polling = asyncio.create_task(poll(consumer))
+        await asyncio.sleep(0)
+        (loop,) = (t for t in asyncio.all_tasks() if t.get_name() == f"sparrowmq-consumer-{group}")
+        loop.cancel()
+
+        with pytest.raises(UsageError, match="has failed; close it and start a new one"):
+            await asyncio.wait_for(polling, PATIENCE_S)
+    assert found == []

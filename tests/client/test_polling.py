@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from sparrowmq.client.assembly import make_polling
 from sparrowmq.client.operations import poll
 from sparrowmq.client.polling import PolledBatch, Polling
 from sparrowmq.client.subscriber import Notice, RebalanceCallbacks
-from sparrowmq.errors import ConnectFailed
+from sparrowmq.errors import ConnectFailed, UsageError
 from sparrowmq.membership.actions import (
     Acquire,
     AssignmentChanged,
@@ -221,6 +222,35 @@ def test_seek_drops_what_had_come_and_the_offset_of_what_was_given() -> None:
     assert state.offsets_to_commit(None) == {}
 
 
+@pytest.mark.parametrize(("offset", "is_there"), [(2, False), (3, True), (9, True), (10, False)])
+def test_seek_goes_to_any_offset_between_the_ends_of_a_queue(
+    offset: int, *, is_there: bool
+) -> None:
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return response_to(request, body=encode_body(TopicRouteData(broker_datas=[broker])))
+        is_end = request.code == RequestCode.GET_MAX_OFFSET
+        return response_to(request, ext_fields={"offset": "9" if is_end else "3"})
+
+    broker = BrokerData(broker_name="a", broker_addrs={0: "a:1"})
+    state, run = make_state(), Play(answer)
+    state.assigned, sought = (MINE,), list[int]()
+
+    def seek(_: MessageQueue, offset: int, **__: int) -> bool:
+        sought.append(offset)
+        return True
+
+    member: Any = SimpleNamespace(seek=seek)
+    state.subscriber.member = member
+    if is_there:
+        run(poll.seek(state, MINE, offset))
+    else:
+        with pytest.raises(UsageError, match=f"has the offsets 3 to 9; {offset} is not among"):
+            run(poll.seek(state, MINE, offset))
+
+    assert sought == [offset] * is_there
+
+
 def test_time_of_a_poll_does_not_begin_anew_with_each_message_that_others_take() -> None:
     class Woken(Play):
         def carry_out(self, effect: Any) -> Any:
@@ -238,6 +268,45 @@ def test_time_of_a_poll_does_not_begin_anew_with_each_message_that_others_take()
     assert run.now_ms - begun_ms == 1_000
 
 
+class Waking(Play):
+    """Does something while a poll waits, once."""
+
+    def __init__(self, happens: Callable[[Play], None]) -> None:
+        super().__init__(lambda _, request: response_to(request))
+        self._happens = [happens]
+
+    def carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Wait) and self._happens:
+            self._happens.pop()(self)
+        return super().carry_out(effect)
+
+
+def test_poll_that_waits_gets_the_messages_of_a_queue_that_is_resumed() -> None:
+    state = make_state()
+    state.has_subscribed = True
+    state.paused.add(MINE)
+    state.deliver(batches_of(MINE, 2))
+    run = Waking(lambda run: run(poll.resume(state, [MINE])))
+
+    assert run(poll.fetch(state, 1, timeout_ms=None))
+    assert [message.queue_offset for message in state.take(9)] == [0, 1]
+
+
+def test_queue_that_is_given_up_does_not_wait_for_the_next_message_of_another() -> None:
+    state = make_state()
+    state.has_subscribed = True
+    state.deliver(batches_of(MINE, 2))
+    assert take_offsets(state, 1) == [0]
+    # The user asks for the next one: the first is done, the other is not given any more.
+    state.paused.add(MINE)
+    assert state.take(1) == []
+    revoked = AssignmentChanged(assigned=(), gained=(), revoked=(MINE,))
+    run = Waking(lambda _: state.note(revoked))
+
+    assert not run(poll.fetch(state, 1, timeout_ms=None))
+    assert (state.in_hand, state.subscriber.counters.succeeded) == ([], 1)
+
+
 def test_pull_by_hand_leaves_out_a_tag_with_the_hash_code_of_a_wanted_one() -> None:
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
@@ -248,10 +317,13 @@ def test_pull_by_hand_leaves_out_a_tag_with_the_hash_code_of_a_wanted_one() -> N
         return response_to(request, ext_fields=fields, body=b"".join(stored))
 
     broker, tags = BrokerData(broker_name="a", broker_addrs={0: "a:1"}), ("Aa", "BB")
-    pulled = Play(answer)(
-        poll.pull_queue(make_state(), MINE, 0, count_max=9, expression="BB", suspend_ms=0)
+    run = Play(answer)
+    pulled = run(
+        poll.pull_queue(make_state(), MINE, 0, count_max=9, expression="BB", suspend_ms=60_000)
     )
 
+    # The answer comes after the broker has held the pull.
+    assert run.waits_ms[-1] > 60_000
     assert ([message.tags for message in pulled.messages], pulled.next_offset) == (["BB"], 2)
 
 
@@ -261,6 +333,8 @@ def test_queues_of_assign_are_consumed_without_their_locks() -> None:
 
     assert not state.subscriber.member.locks_queues
     assert list(state.subscriber.subscriptions) == ["T"]
+    # Its group's other members share queues by their subscriptions.
+    assert state.subscriber.consumer_data.subscription_data_set == []
 
 
 @pytest.mark.parametrize(

@@ -517,18 +517,30 @@ def test_a_listener_may_close_its_consumer_while_the_consumer_is_entered(
 def test_a_callback_may_close_its_consumer(
     make_consumer: Callable[..., PushConsumer], admin: Admin, group: str
 ) -> None:
-    closed = threading.Event()
+    closed, may_return = threading.Event(), threading.Event()
+    ended: list[str] = []
 
     def on_assign(queues: list[MessageQueue]) -> None:
         consumer.close()
         closed.set()
+        may_return.wait(DRAIN_MS / 2000)
+        ended.append("the callback")
 
     consumer = make_consumer(Seen(), on_assign=on_assign, drain_timeout_ms=DRAIN_MS)
     consumer.start()
 
     assert closed.wait(DRAIN_MS / 2000)
+    # The process does not end before its consumer is closed.
+    assert [each.daemon for each in threading.enumerate() if each.name == "sparrowmq-close"] == [
+        False
+    ]
+    returning = threading.Timer(0.05, may_return.set)
+    returning.start()
     consumer.close()
+    ended.append("close")
+    assert ended == ["the callback", "close"]
     assert admin.consumer_ids(group) == []
+    returning.join()
 
 
 @pytest.mark.slow

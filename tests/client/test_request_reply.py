@@ -40,6 +40,7 @@ from sparrowmq.errors import (
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.properties import parse_properties
 from sparrowmq.testing.embedded import EmbeddedCluster
 
 
@@ -226,6 +227,32 @@ def test_one_lost_connection_of_several_is_enough_for_a_heartbeat(
     with pytest.raises(InvokeTimeout, match="no reply"):
         driver(request(publisher, {}, Message("T", b"x"), queue=None, timeout_ms=100))
     assert "b:1" in [at for at, sent in driver.requests if sent.code == RequestCode.HEART_BEAT]
+
+
+def test_request_says_who_waits_for_its_reply_and_for_how_long(
+    play: Callable[[Handler], Play],
+) -> None:
+    driver, replies, publisher = play(Servers("a")), dict[str, AwaitedReply](), make_publisher()
+    asked: list[dict[str, str]] = []
+
+    def answer(address: str, sent: RemotingCommand) -> RemotingCommand:
+        if sent.code in SENDS:
+            asked.append(parse_properties((sent.ext_fields or {})["i"]))
+            assert asked[-1]["CORRELATION_ID"] in replies
+        return servers(address, sent)
+
+    servers = driver.handler
+    driver.handler = answer
+    message = Message("T", b"x", properties={"own": "p"})
+    for _ in range(2):
+        with pytest.raises(InvokeTimeout, match="no reply"):
+            driver(request(publisher, replies, message, queue=None, timeout_ms=100))
+
+    assert {(each["REPLY_TO_CLIENT"], each["TTL"], each["own"]) for each in asked} == {
+        ("c", "100", "p")
+    }
+    assert asked[0]["CORRELATION_ID"] != asked[1]["CORRELATION_ID"]
+    assert replies == {}
 
 
 class PlayedWaits(Play):

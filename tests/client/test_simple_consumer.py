@@ -236,6 +236,17 @@ async def test_close_ends_an_iteration_that_waits(
     assert bodies(found) == ["a"]
 
 
+async def test_close_closes_the_connections() -> None:
+    with SimpleConsumer("GID_c", name_server="127.0.0.1:1") as consumer:
+        pass
+    async with AsyncSimpleConsumer("GID_c", name_server="127.0.0.1:1") as asyncio_consumer:
+        pass
+
+    for opened in (consumer, asyncio_consumer):
+        with pytest.raises(UsageError, match="this client is closed"):
+            opened._driver.check_usable()
+
+
 def test_mistakes_are_named(consumer: SimpleConsumer, cluster: EmbeddedCluster) -> None:
     fraction: Any = 2.5
     for count in (0, 33, fraction):
@@ -294,6 +305,22 @@ async def test_receive_that_is_given_up_gives_its_messages_back(
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(opened.receive(wait=30 * SECOND), 0.2)
         await asyncio.to_thread(send, producer, topic, "a")
+
+        (message,) = await opened.receive(wait=10 * SECOND)
+        assert (bodies([message]), message.reconsume_times) == (["a"], 0)
+        await opened.ack(message)
+
+
+async def test_receive_that_is_cancelled_when_its_messages_have_come_gives_them_back(
+    cluster: EmbeddedCluster, producer: Producer, topic: str, group: str
+) -> None:
+    await asyncio.to_thread(send, producer, topic, "a")
+    async with AsyncSimpleConsumer(group, topic, name_server=cluster.name_server) as opened:
+        receiving = opened.receive(wait=10 * SECOND)
+        # As a task that is cancelled between the end of what it awaits and its own next step.
+        await asyncio.wait({receiving.send(None)})
+        with pytest.raises(asyncio.CancelledError):
+            receiving.throw(asyncio.CancelledError)
 
         (message,) = await opened.receive(wait=10 * SECOND)
         assert (bodies([message]), message.reconsume_times) == (["a"], 0)

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, as_completed, wait
 import pytest
 
 from sparrowmq import MessageQueue, SendResult, SendStatus
+from sparrowmq.client.faces.task_host import TaskFutures
 from sparrowmq.client.faces.thread_host import ThreadFutures
 from sparrowmq.errors import UsageError
 
@@ -59,7 +60,26 @@ def test_error_is_noted_unless_somebody_reads_it() -> None:
     with pytest.raises(UsageError):
         read.result()
     del dropped
+    assert noted == [error]
+    # Its holder may never look at it.
     futures.note_unread()
+    assert noted == [error, error]
     del held
+    assert noted == [error, error]
 
+
+async def test_error_of_an_asyncio_future_is_noted_unless_somebody_reads_it() -> None:
+    noted: list[BaseException] = []
+    futures = TaskFutures(noted.append)
+    held, read, dropped, cancelled = (futures.make() for _ in range(4))
+    cancelled.cancel()
+    error = UsageError("no")
+    futures.settle([held, read, dropped, cancelled], error)
+
+    assert read.exception() is error
+    del dropped
+    assert noted == [error]
+    futures.note_unread()
+    assert noted == [error, error]
+    del held, cancelled
     assert noted == [error, error]

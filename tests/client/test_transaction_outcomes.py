@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from failures import failing_once
 from hostile import HostileCluster, NameServerScript, record
 from play import Play, PlayedTask, make_publisher
 from sparrowmq import (
+    AsyncProducer,
     AsyncTransactionProducer,
     HalfMessage,
     Message,
@@ -26,6 +28,7 @@ from sparrowmq import (
 )
 from sparrowmq.calling.effects import Spawn, Wait
 from sparrowmq.client import transaction_outcomes
+from sparrowmq.client.faces import blocking_transaction
 from sparrowmq.client.operations import transactions
 from sparrowmq.client.transaction_outcomes import Coordinator, note_broker_lost
 from sparrowmq.errors import ConfigError, ConnectFailed, UsageError
@@ -274,17 +277,28 @@ def test_a_check_may_close_its_producer_and_its_answer_counts(
     make_producer: Callable[..., TransactionProducer], topic: str, received: Received
 ) -> None:
     asked: list[MessageExt] = []
+    closed, may_return = threading.Event(), threading.Event()
+    ended: list[str] = []
 
     def check(message: MessageExt) -> TransactionState:
         asked.append(message)
         producer.close()
+        closed.set()
+        may_return.wait(20)
+        ended.append("the check")
         return COMMIT
 
     producer = make_producer(check=check)
     producer.send_half(Message(topic, b"x"))
 
-    wait_until("the message", lambda: received.messages)
+    assert closed.wait(20)
+    returning = threading.Timer(0.05, may_return.set)
+    returning.start()
     producer.close()
+    ended.append("close")
+    wait_until("the message", lambda: received.messages)
+    returning.join()
+    assert ended == ["the check", "close"]
     assert (len(asked), repr(producer)[-7:]) == (1, "closed>")
 
 
@@ -616,6 +630,7 @@ class Closing(Play):
 def test_each_question_is_answered_also_after_checks_that_fail(*, raises: bool) -> None:
     run = Closing(answers=True, raises=raises)
     ask_about(run.coordinator, 9)
+    begun_ms = run.now_ms
     run(transactions.serve(run.coordinator))
 
     ends = [each for _, each in run.requests if each.code == RequestCode.END_TRANSACTION]
@@ -623,6 +638,8 @@ def test_each_question_is_answered_also_after_checks_that_fail(*, raises: bool) 
     assert (run.checks, asked) == (9, [] if raises else [str(number) for number in range(9)])
     # The broker counts it as the answer to its question.
     assert {(each.ext_fields or {})["fromTransactionCheck"] for each in ends} <= {"true"}
+    # Closing waits for nothing more.
+    assert run.now_ms - begun_ms == 1_000_000
 
 
 def test_only_so_many_checks_run_at_once_and_closing_waits_for_them_as_for_a_request() -> None:
@@ -634,3 +651,90 @@ def test_only_so_many_checks_run_at_once_and_closing_waits_for_them_as_for_a_req
     assert run.checks == transaction_outcomes.CHECKS_AT_ONCE
     timeout_ms = run.coordinator.publisher.config.send_timeout_ms
     assert run.now_ms - begun_ms == waiting_ms + timeout_ms
+
+
+def test_producer_whose_loop_fails_answers_all_the_same(
+    make_producer: Callable[..., TransactionProducer],
+    topic: str,
+    received: Received,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocking_transaction, "RESTART_S", 0.01)
+    monkeypatch.setattr(transactions, "serve", failing_once(transactions.serve))
+    producer = make_producer()
+    half = producer.send_half(Message(topic, b"half"))
+    ledger.outcomes[half.msg_id] = COMMIT
+
+    wait_until("the message", lambda: received.bodies["half"])
+
+
+def test_no_more_checks_run_at_once_after_the_loop_has_failed() -> None:
+    class Failing(Closing):
+        has_failed = False
+
+        def carry_out(self, effect: Any) -> Any:
+            if isinstance(effect, Wait) and not self.has_failed:
+                self.has_failed = True
+                raise LookupError("a mistake")
+            return super().carry_out(effect)
+
+    run = Failing(answers=False)
+    ask_about(run.coordinator, 9)
+    with pytest.raises(LookupError):
+        run(transactions.serve(run.coordinator))
+    run(transactions.serve(run.coordinator))
+
+    assert run.checks == transaction_outcomes.CHECKS_AT_ONCE
+
+
+def test_heartbeat_that_fails_is_followed_by_another() -> None:
+    class Beating(Play):
+        def carry_out(self, effect: Any) -> Any:
+            if isinstance(effect, Wait) and not effect.event.is_set:
+                if heartbeats:
+                    coordinator.close()
+                assert effect.timeout_ms is not None, "nothing ends this wait"
+                self.now_ms += effect.timeout_ms
+            return super().carry_out(effect)
+
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.HEART_BEAT:
+            heartbeats.append(run.now_ms)
+        elif request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            asked.append(run.now_ms)
+            if len(asked) == 1:
+                raise LookupError("a mistake")
+            found = script.answer(request)
+            assert isinstance(found, RemotingCommand)
+            return found
+        return response_to(request)
+
+    script, heartbeats, asked = NameServerScript(), list[int](), list[int]()
+    script.brokers = {"a": "a:1"}
+    run = Beating(answer)
+    coordinator = Coordinator(
+        publisher=make_publisher(), check=lambda message: UNKNOWN, report=lambda notice: None
+    )
+    run(transactions.serve(coordinator))
+
+    assert (len(asked), len(heartbeats)) == (2, 1)
+
+
+async def test_close_that_is_cut_short_lets_another_producer_of_its_group_start() -> None:
+    settings: dict[str, Any] = {"name_server": "127.0.0.1:1", "instance_name": "cut-short"}
+
+    def check(message: MessageExt) -> TransactionState:
+        return UNKNOWN
+
+    # It keeps their connections open.
+    async with AsyncProducer("GID_plain", **settings):
+        producer = AsyncTransactionProducer("GID_t", check=check, **settings)
+        await producer.start()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await producer.close()
+        await producer.close()
+
+        async with AsyncTransactionProducer("GID_t", check=check, **settings) as other:
+            assert other.client_id == producer.client_id

@@ -20,3 +20,10 @@ def test_marked_version_is_told_from_every_release(version: int) -> None:
 
 def test_marked_version_fits_into_a_binary_header() -> None:
     assert mark_version(999) <= 0x7FFF
+
+
+def test_versions_beyond_all_marked_ones_are_not_marked() -> None:
+    beyond = mark_version(0x1000)
+
+    assert not is_marked(beyond)
+    assert unmark_version(beyond) == beyond

@@ -233,3 +233,27 @@ def test_a_view_that_cannot_be_kept_raises_and_leaves_the_file_as_it_was(
         history.note("G", view_at(1_000 + SAMPLE_MS, JOINED_OWNERS, members=BOTH), BEFORE)
 
     assert history.seen("G", since_ms=0) == []
+
+
+def test_lag_is_kept_on_while_the_clock_is_set_back(history: History) -> None:
+    for at_ms in (9_000_000, 1_000_000, 1_000_000 + SAMPLE_MS):
+        history.note("G", view_at(at_ms, lag=7), None)
+
+    found = history.samples("G", since_ms=0, bucket_ms=1)
+    assert [sample.at_ms for sample in found] == [1_000_000, 1_000_000 + SAMPLE_MS, 9_000_000]
+
+
+def test_times_whose_changes_were_left_out_count_as_unwatched(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "SEEN_MAX", 2)
+    before = None
+    for at_ms, owners in ((1_000, OF_A), (2_000, JOINED_OWNERS), (3_000, OF_A)):
+        view = view_at(at_ms, owners, before=before, members=BOTH)
+        history.note("G", view, before)
+        before = view
+
+    seen, watched = history.look_back("G", since_ms=0)
+
+    assert [each.timestamp_ms for each in seen] == [3_000, 3_000]
+    assert watched == []

@@ -77,6 +77,25 @@ async def test_the_matrix_shows_who_has_which_queue(reader: Reader, stage: Group
     assert f"A {a}" in words_of(page)
 
 
+async def test_one_look_is_not_said_to_show_that_nothing_stands_still(
+    reader: Reader, stage: GroupStage
+) -> None:
+    stage.join("a")
+    group = await reader.watcher.find(stage.group)
+
+    async def is_well() -> bool:
+        await reader.watcher.look_now(stage.group)
+        return not group.findings
+
+    await eventually("no finding", is_well)
+    group.snapshots.clear()
+    await reader.watcher.look_now(stage.group)
+    page = await reader.read(f"/groups/{stage.group}")
+
+    assert "Nothing is wrong at first sight" in page
+    assert "Nothing is wrong." not in page
+
+
 async def test_the_timeline_says_who_joined_what_moved_and_that_nothing_came_twice(
     reader: Reader, stage: GroupStage
 ) -> None:

@@ -112,7 +112,10 @@ async def test_a_group_that_cannot_be_understood_is_said_and_harms_no_other(
 
         await eventually("the failure", failed)
     text = words_of(await reader.read(f"/groups/{stage.group}"))
+    (row,) = [row for row in await read_table(reader, "/", "groups") if row["group"] == stage.group]
 
+    # What was found before is not what is.
+    assert row["trouble"] == "cannot be looked at"
     assert "an error of this page; its log has more" in text
     assert "172.17.0.1@a" in text
     assert (

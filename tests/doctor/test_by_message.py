@@ -163,6 +163,21 @@ def test_a_group_that_pulls_is_not_by_message(cluster: EmbeddedCluster, smq: Com
     assert "shared" not in {queue["state"] for queue in shown["queues"]}
 
 
+def test_a_disabled_group_by_message_is_not_said_to_miss_its_consumers_alone(
+    cluster: EmbeddedCluster, smq: Commands
+) -> None:
+    group = "GID_disabled"
+    with SimpleConsumer(group, name_server=cluster.name_server) as consumer:
+        consumer.subscribe(TOPIC)
+        wait_until("a message", lambda: consumer.receive(1))
+    smq("group", "update", group, "--disable", "--yes")
+
+    found = smq.json("rebalance", "doctor", group, "--interval", "0")["findings"]
+
+    assert found[0]["rule"] == "Q16"
+    assert "members are connected" not in found[0]["consequence"]
+
+
 def found_in(seen: Any, *, is_popped: bool = False, **flights: int) -> list[Finding]:
     """Return the findings of a group whose first queue has these messages in flight."""
     snapshot = seen.snapshot()
@@ -188,6 +203,20 @@ def test_messages_in_flight_without_pops_mean_that_the_consumers_are_gone(
         ("R32", Severity.INFO),
     ]
     assert [f.rule for f in there] == ["R32"]
+
+
+def test_messages_left_in_flight_hide_no_fault_of_members_that_pull(seen_group: Any) -> None:
+    seen = seen_group()
+    seen.flow(0, 1, 2, 3, then=(200, 100), now=(200, 100))
+    # Members by message whose listeners hang have popped nothing lately either.
+    assert [f.rule for f in found_in(seen, in_flight=3)] == ["R32"]
+
+    held = seen.topics["T"].subscribe_queues
+    for client_id, mine in (("10.0.0.1@1", held[:2]), ("10.0.0.2@1", held[2:])):
+        seen.report(client_id, held=mine, cached=9)
+
+    assert [f.rule for f in found_in(seen, in_flight=3)] == ["Q06"]
+    assert [f.rule for f in found_in(seen, in_flight=3, is_popped=True)] == ["R32"]
 
 
 def test_offsets_that_move_without_a_member_show_pops_on_other_brokers(

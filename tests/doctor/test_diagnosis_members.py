@@ -11,7 +11,7 @@ from processor_time import takes_less_than
 from sparrowmq.coordination.member_marker import mark_version
 from sparrowmq.doctor import Severity, compute_ownership, diagnose
 from sparrowmq.doctor.explain import explain
-from sparrowmq.doctor.group_snapshot import PlanSnapshot, TopicSnapshot
+from sparrowmq.doctor.group_snapshot import PlanSnapshot, TopicPace, TopicSnapshot
 from sparrowmq.doctor.group_view import examine
 from sparrowmq.doctor.membership_rules import find_idle_members
 from sparrowmq.model import MessageQueue
@@ -24,10 +24,13 @@ def queues(*ids: int, topic: str = "T", broker: str = "broker-a") -> tuple[Messa
     return tuple(MessageQueue(topic, broker, queue_id) for queue_id in ids)
 
 
-def test_r01_counts_where_most_processes_with_the_id_are_listed(seen_group: Group) -> None:
+@pytest.mark.parametrize("broker", ["broker-a", "broker-b"])
+def test_r01_counts_where_most_processes_with_the_id_are_listed(
+    seen_group: Group, broker: str
+) -> None:
     shared = "172.17.0.1@9"
     group = seen_group([shared] * 2, brokers=("broker-a", "broker-b"))
-    group.listing("broker-b", [shared] * 3)
+    group.listing(broker, [shared] * 3)
 
     found = group.findings()["R01"]
 
@@ -398,6 +401,18 @@ def test_r28_leaves_a_member_alone_that_has_consumed_all_of_another_queue(
     assert group.findings().keys() == {"R30"}
 
 
+def test_r28_is_found_though_a_queue_has_its_first_messages_since(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(100, 50), now=(160, 50))
+    group.flow(1, then=(100, 100), now=(103, 100))
+    group.flow(2, 3, then=(100, 100), now=(160, 160))
+
+    found = group.findings()
+
+    assert found.keys() == {"R28"}
+    assert (found["R28"].members, found["R28"].unowned) == (("10.0.0.1@1",), queues(0))
+
+
 def test_r28_finds_a_silent_member_of_a_group_that_filters(seen_group: Group) -> None:
     group = seen_group()
     group.listing("broker-a", ["10.0.0.1@1", "10.0.0.2@1"], expressions={"T": "A"})
@@ -423,6 +438,18 @@ def test_r28_leaves_a_member_alone_that_hands_a_queue_over(seen_group: Group) ->
     group.reports[0] = replace(group.reports[0], held=(drained, group.reports[0].held[1]))
 
     assert "R28" not in group.findings()
+
+
+def test_r28_leaves_calls_alone_that_last_longer_than_the_look(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, then=(102, 100), now=(102, 100))
+    group.flow(2, 3, then=(100, 100), now=(101, 101))
+    assert group.findings().keys() == {"R28"}
+
+    for client_id, held in (("10.0.0.1@1", queues(0, 1)), ("10.0.0.2@1", queues(2, 3))):
+        group.report(client_id, held=held, paces=(TopicPace("T", 9_000.0, 0.2),))
+
+    assert group.findings() == {}
 
 
 def test_r28_leaves_a_member_alone_that_has_just_come(seen_group: Group) -> None:

@@ -92,6 +92,25 @@ def test_q17_finds_a_filter_that_matches_nothing_of_what_arrives(
         assert found.evidence == ("Pay matched 0 of 60 messages that came within 6.0 s",)
 
 
+@pytest.mark.parametrize(("ago_ms", "fires"), [(59_999, False), (60_000, True)])
+def test_q17_reads_a_members_times_by_the_members_clock(
+    seen_group: Group, ago_ms: int, fires: bool
+) -> None:
+    group = seen_group([FIRST])
+    group.report(FIRST, expressions={"T": "Pay"}, held=queues(0, 1, 2, 3))
+    pulled_ms = group.snapshot().last.timestamp_ms - 3_600_000
+    held = [
+        each._replace(
+            last_pull_timestamp_ms=pulled_ms, last_consume_timestamp_ms=pulled_ms - ago_ms
+        )
+        for each in group.reports[0].held
+    ]
+    group.reports[0] = replace(group.reports[0], held=tuple(held))
+    group.flow(1, then=(100, 100), now=(190, 190))
+
+    assert fires == ("Q17" in group.findings())
+
+
 def test_q18_finds_brokers_that_refuse_the_expression(seen_group: Group) -> None:
     group = seen_group([FIRST])
     group.now["broker-a"] = replace(group.now["broker-a"], refused_filter="no SQL92 here")
@@ -492,7 +511,13 @@ def test_q16_costs_the_queues_of_those_brokers_alone_that_say_so(seen_group: Gro
     group = seen_group(brokers=["broker-a", "broker-b"])
     group.now["broker-b"] = replace(group.now["broker-b"], is_disabled=True)
 
-    assert group.findings()["Q16"].unowned == queues(0, 1, 2, 3, broker="broker-b")
+    found = group.findings()["Q16"]
+    assert found.unowned == queues(0, 1, 2, 3, broker="broker-b")
+    assert "members are connected" in found.consequence
+    # Those of consumers by message, whom brokers do not list, are refused too.
+    for broker in ("broker-a", "broker-b"):
+        group.now[broker] = replace(group.now[broker], cid_all=(), connections=())
+    assert "members are connected" not in group.findings()["Q16"].consequence
 
 
 def test_q05_says_when_owners_cannot_be_computed_and_shows_those_who_tell(
@@ -580,6 +605,25 @@ def test_q22_finds_messages_that_expired_and_that_no_member_has_in_hand(
     assert "Q22" not in {finding.rule for finding in apply_rules(view)}
 
 
+def test_q23_finds_messages_in_queues_that_their_topic_has_no_more(seen_group: Group) -> None:
+    group = seen_group(queues=2)
+    group.flow(2, then=(140, 100), now=(140, 100))
+    group.flow(5, then=(130, 100), now=(130, 100))
+    group.flow(7, then=(100, 100), now=(100, 100))
+    # Nobody knows how many queues the topic has there.
+    group.flow(2, broker="broker-z", then=(140, 100), now=(140, 100))
+
+    found = group.findings()
+
+    assert found.keys() == {"Q23"}
+    assert found["Q23"].unowned == queues(2, 5)
+    assert found["Q23"].evidence == (
+        "T at broker-a: 2: 40 messages from offset 100 on",
+        "T at broker-a: 5: 30 messages from offset 100 on",
+    )
+    assert found["Q23"].commands[0].arguments == ("topic", "update", "T", "--read-queues", "6")
+
+
 @pytest.mark.parametrize(("done", "rules"), [(1_000, {"Q20"}), (150, {"Q06"})])
 def test_q20_finds_what_is_consumed_and_not_committed(
     seen_group: Group, done: int, rules: set[str]
@@ -654,6 +698,30 @@ def test_q06_shows_the_fullest_queues_message_and_the_last_pull(seen_group: Grou
     assert f"{FIRST} has 0 messages in hand and last pulled 20 s ago" in found.evidence
 
 
+def test_q06_is_found_though_a_queue_has_its_first_messages_since(seen_group: Group) -> None:
+    group = seen_group()
+    group.flow(0, 1, 2, then=(100, 40), now=(110, 40))
+    group.flow(3, then=(100, 100), now=(103, 100))
+
+    assert group.findings()["Q06"].severity == Severity.ERROR
+    # One message in hand, and one that has just come: members may have consumed both.
+    group.flow(0, then=(101, 100), now=(101, 100))
+    group.flow(1, 2, then=(100, 100), now=(100, 100))
+    group.flow(3, then=(100, 100), now=(101, 100))
+    assert group.findings() == {}
+
+
+def test_q06_leaves_calls_alone_that_last_longer_than_the_look(seen_group: Group) -> None:
+    group = seen_group([FIRST])
+    group.flow(0, then=(102, 100), now=(102, 100))
+    group.report(FIRST, held=queues(0, 1, 2, 3), paces=(TopicPace("T", 9_000.0, 0.2),))
+    assert group.findings() == {}
+
+    # So many wait that calls which end would have moved something.
+    group.flow(0, then=(140, 100), now=(140, 100))
+    assert "Q06" in group.findings()
+
+
 def test_q06_leaves_retries_alone_that_wait(seen_group: Group) -> None:
     group = seen_group(topics=["T", RETRY])
     group.flow(0, topic=RETRY, then=(100, 50), now=(100, 50))
@@ -725,6 +793,23 @@ def test_q07_does_not_compare_members_with_those_that_have_no_queue(seen_group: 
 
     assert found.title == "2 of 3 members: the backlog is shrinking"
     assert "more members help only once the topics have more queues" in found.remedy
+
+
+def test_q07_counts_failed_messages_that_come_again(seen_group: Group) -> None:
+    group = seen_group(topics=["T", RETRY], queues=4)
+    group.flow(0, topic=RETRY, then=(50_000, 10_000), now=(50_600, 10_600))
+
+    found = group.findings()
+
+    assert found.keys() == {"Q07"}
+    assert found["Q07"].members == (FIRST,)
+    assert found["Q07"].title == "1 of 2 members: the backlog does not shrink"
+    assert f"come again through {RETRY} at broker-a: 0, and one queue" in found["Q07"].remedy
+
+    # Consumers that poll do not take failed messages, whatever others did.
+    group.report(FIRST, held=queues(0, 1))
+    group.report(SECOND, held=queues(2, 3))
+    assert group.findings() == {}
 
 
 def test_q07_names_the_limit_that_a_member_sets_itself(seen_group: Group) -> None:

@@ -214,3 +214,19 @@ def test_owners_are_dated_exactly_only_if_the_look_before_had_others() -> None:
     for is_watched in (True, False):
         view = examine(changed, first.standings, is_watched=is_watched)
         assert {each.is_exact for each in view.standings.values()} == {is_watched}
+
+
+def test_a_plan_that_moves_nothing_for_load_is_no_event() -> None:
+    before, after = (
+        replace(view, snapshot=replace(view.snapshot, plan=PlanSnapshot(epoch=epoch, moved=moved)))
+        for view, epoch, moved in ((BEFORE, 1, (Q0,)), (view_at(2_000), 2, ()))
+    )
+
+    assert list_events(before, after) == []
+    assert [event.kind for event in list_events(after, before)] == [SeenEventKind.LOAD]
+
+
+def test_queues_that_are_gone_are_an_event() -> None:
+    fewer = view_at(2_000, {Q0: ("a",), Q1: ("a",)})
+
+    assert list_events(BEFORE, fewer) == [SeenEvent(SeenEventKind.QUEUES, "T", "4 → 2")]

@@ -212,3 +212,13 @@ def test_a_queue_without_changes_has_one_band_of_its_owners() -> None:
     (band,) = list_seen_spans(Q0, ("b",), [], [(0, 100)], since_ms=0, until_ms=100)
 
     assert band == OwnedSpan(Q0, 0, 100, ("b",))
+
+
+def test_only_queues_that_were_lost_say_how_long_nobody_looked() -> None:
+    handed_over = At(10_000, OwnerChange(Q0, ("a",), ("b",), gap_ms=20_000))
+    lost = At(10_000, OwnerChange(Q1, ("a",), ("b",), gap_ms=400, is_lost=True))
+
+    (well,) = rebalances(handed_over)
+    (both,) = rebalances(handed_over, lost)
+
+    assert (well.lost_gap_ms, both.lost_gap_ms) == (None, 400)

@@ -110,6 +110,20 @@ def test_last_of_several_changes_in_one_millisecond_counts(tmp_path: Path) -> No
     assert list_changes([member], since_ms=5) == (Change(2, "member-2", (0, 3), is_lost=False),)
 
 
+def test_queues_that_are_lost_are_no_part_of_a_change_shortly_before(tmp_path: Path) -> None:
+    steps = [
+        Assigned(at_ms=100, queue_ids=(0, 1)),
+        Assigned(at_ms=150, queue_ids=(0,)),
+        Assigned(at_ms=190, queue_ids=(), is_lost=True),
+    ]
+    member = MemberLog("member-1", "GID", tmp_path, assignments=steps)
+
+    assert list_changes([member], since_ms=100) == (
+        Change(0, "member-1", (0,), is_lost=False),
+        Change(90, "member-1", (), is_lost=True),
+    )
+
+
 def test_relay_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     listen, count = asyncio.start_server, count_from(1)
 

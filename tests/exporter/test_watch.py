@@ -159,7 +159,7 @@ async def test_looks_that_a_silent_broker_delays_do_not_wait_for_each_other(
             admin.update_committed_offset(name, queue, 0)
     begun: set[str] = set()
 
-    def look(_: object, group: str) -> Operation[None]:
+    def look(_: object, group: str, **_options: bool) -> Operation[None]:
         begun.add(group)
         while not begun.issuperset(names):
             yield from sleep(10)

@@ -16,11 +16,12 @@ from small_stores import SMALL, all_records, find_records, flush, open_store
 from sparrowmq import Admin, Message, PollConsumer, Producer
 from sparrowmq.errors import SparrowError, StoreError, UsageError
 from sparrowmq.hosting import store_backup
-from sparrowmq.hosting.directory_check import Soundness, checking
+from sparrowmq.hosting.directory_check import FileFinding, Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
 from sparrowmq.protocol.record import Record, encode_host
 from sparrowmq.spark.store_files import StoreFiles
 from sparrowmq.store import MessageStore
+from sparrowmq.store.config_file import write_config
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.index_file import index_file_size
 from sparrowmq.testing import EmbeddedCluster
@@ -242,7 +243,7 @@ def test_messages_that_expire_during_the_copying_leave_no_gap(
     def copy_and_expire(path: Path, to: Path, *, begin_first: bool = False) -> int:
         copied = copy(path, to, begin_first=begin_first)
         if path.is_relative_to(source / part):
-            work = store.expire(before_timestamp_ms=70, files_max=99, reason="")
+            work = store.expire(before_timestamp_ms=70, files_max=99, reason="", timestamp_ms=80)
             if work is not None:
                 work.run()
                 store.sweep(9, has_topic=lambda _: True)
@@ -311,3 +312,124 @@ def test_keys_that_are_indexed_during_the_copying_are_found_in_the_copy(
         assert [r.position for r in find_records(copied, "T", key)] == queued
     copied.close()
     store.close()
+
+
+def test_copy_has_the_bytes_and_the_sizes_of_the_files_also_of_a_disk_that_takes_them_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "store", tmp_path / "copy"
+    store = open_store(FileStorage(source))
+    put_all(store, range(40))
+    store.close()
+    write = os.pwrite
+
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:100], at))
+    back_up(source, target)
+
+    of_store, of_copy = contents(source), contents(target)
+    assert of_store.keys() - of_copy.keys() == {"lock", "stopped"}
+    assert of_copy == {name: of_store[name] for name in of_copy if name != "abort"} | {"abort": b""}
+    assert len(of_copy) > 8
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    files = [path for path in root.rglob("*") if path.is_file()]
+    return {str(path.relative_to(root)): path.read_bytes() for path in files}
+
+
+def put_all(store: MessageStore, numbers: range) -> None:
+    host = encode_host("127.0.0.1:10911")
+    for n in numbers:
+        record = Record(topic="T", queue_id=0, body=b"%d" % n, born_host=host, store_host=host)
+        record.properties = f"KEYS\x01k{n}\x02"
+        store.put(record, timestamp_ms=n)
+
+
+def test_copy_is_on_the_disk_as_a_whole_before_it_is_taken_for_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "store", tmp_path / "copy"
+    store = open_store(FileStorage(source))
+    put_all(store, range(40))
+    store.close()
+    sync, unlink, steps = os.fsync, Path.unlink, list[str]()
+
+    def note_sync(fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path.is_relative_to(target):
+            if path == target:
+                # A name that comes later is not on the disk with these.
+                steps.extend(f"name of {each}" for each in names(target))
+            steps.append(str(path.relative_to(target)))
+        sync(fd)
+
+    def note_unlink(path: Path, missing_ok: bool = False) -> None:
+        steps.append("unlink")
+        unlink(path, missing_ok=missing_ok)
+
+    def names(directory: Path) -> list[str]:
+        return sorted(each.name for each in directory.iterdir())
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "unlink", note_unlink)
+    back_up(source, target)
+
+    assert steps[:2] == ["name of copying", "."]
+    at = steps.index("unlink")
+    found = {str(path.relative_to(target)) for path in target.rglob("*")} - {"abort"}
+    assert found <= set(steps[:at])
+    assert {f"name of {name}" for name in names(target)} <= set(steps[:at])
+    assert steps[at + 1 :] == [*(f"name of {name}" for name in names(target)), "."]
+
+
+def test_progress_in_a_copy_is_not_ahead_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a delayed message would be done, and its delivery not be in the copy."""
+    source, target = tmp_path / "store", tmp_path / "copy"
+    store = open_store(FileStorage(source))
+    put_all(store, range(3))
+    store.close()
+    progress = source / "config" / "delayOffset.json"
+    progress.parent.mkdir()
+    progress.write_text("earlier")
+    copy = store_backup._copy_file
+
+    def copy_and_go_on(path: Path, to: Path, *, begin_first: bool = False) -> int:
+        copied = copy(path, to, begin_first=begin_first)
+        if path.parent.name == "commitlog":
+            progress.write_text("later")
+        return copied
+
+    monkeypatch.setattr(store_backup, "_copy_file", copy_and_go_on)
+    back_up(source, target)
+
+    assert progress.read_text() == "later"
+    assert (target / "config" / "delayOffset.json").read_text() == "earlier"
+
+
+def test_topics_are_missed_in_a_store_that_was_stopped_and_damage_to_them_in_any(
+    tmp_path: Path,
+) -> None:
+    storage = FileStorage(tmp_path)
+    store = open_store(storage)
+    put_all(store, range(3))
+    store.close()
+    stopped = configuration(tmp_path)
+    # A power cut may keep a first message and lose its topic.
+    (tmp_path / "abort").touch()
+    killed = configuration(tmp_path)
+    for _ in range(2):
+        write_config(storage, "config/topics.json", b'{"topicConfigTable":{}}')
+    (tmp_path / "config" / "topics.json").write_bytes(b"?")
+    damaged = configuration(tmp_path)
+
+    assert (stopped.state, killed.state) == (Soundness.DAMAGED, Soundness.SOUND)
+    assert "the topics of the messages are unknown" in stopped.text
+    assert damaged.state == Soundness.DAMAGED
+    assert "topics.json cannot be understood" in damaged.text
+
+
+def configuration(root: Path) -> FileFinding:
+    with checking(root) as findings:
+        return next(each for each in findings if each.path == "config")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,15 @@ print('{REPORT}', flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.01)
 os.unlink(sys.argv[1])
+"""
+# Goes on when its standard input closes.
+DEAF = """
+import os, signal, sys
+with open(sys.argv[1], "w") as file:
+    file.write(str(os.getpid()))
+print("ready broker=127.0.0.1:1", flush=True)
+while True:
+    signal.pause()
 """
 
 
@@ -89,3 +101,42 @@ async def test_a_failed_start_is_not_the_last(
     assert [args[2] for args in ends[:3] if isinstance(args, tuple)] == [0.01, 0.02, 0.04]
 
     await until_full(process)
+
+
+async def test_pauses_begin_anew_behind_a_process_that_served_for_long(
+    process: BrokerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(broker_processes, "_SERVED_S", -1.0)
+    for _ in range(3):
+        await until_full(process)
+        (tmp_path / "end").touch()
+        await until_gone(process)
+    await until_full(process)
+
+    ends = [each.args for each in caplog.records if "is started again" in each.msg]
+    assert [args[2] for args in ends if isinstance(args, tuple)] == [0.01] * 3
+
+
+async def test_process_that_does_not_stop_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(broker_processes, "_STOP_TIMEOUT_S", 0.05)
+    command = [sys.executable, "-c", DEAF, str(tmp_path / "pid")]
+    process = BrokerProcess(Place("broker-a", "store", 1), lambda _: b"", command)
+    await process.start()
+    pid = int((tmp_path / "pid").read_text())
+    stopping = asyncio.create_task(process.stop())
+    try:
+        await asyncio.wait([stopping], timeout=20)
+        assert stopping.done()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        await stopping
+
+    assert "broker-a does not stop, and is killed" in caplog.messages

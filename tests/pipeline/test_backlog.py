@@ -279,3 +279,15 @@ def test_what_stays_below_the_limit_is_left_out(spark: SparkSession, tmp_path: P
         run(spark, tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="no group of GID_x is in"):
         run(spark, tmp_path, groups=["GID_x"])
+
+
+def test_a_row_that_names_no_queue_is_one_clear_error(spark: SparkSession, tmp_path: Path) -> None:
+    """Its backlog would be in no figure."""
+    write_history(tmp_path)
+    path = tmp_path / "queues" / "1.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[3]["queueId"] = None
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMAS["queues"]), path)
+
+    with pytest.raises(ConfigError, match=f"queues: 1 of {len(rows)} rows have no queueId"):
+        run(spark, tmp_path)

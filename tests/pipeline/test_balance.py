@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("pyspark")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline import balance
@@ -126,3 +129,24 @@ def test_wrong_tables_are_refused_with_their_path(spark: SparkSession, tmp_path:
         read_cluster(spark, f"{tmp_path}/wrong")
     with pytest.raises(ConfigError, match="empty/topics has no rows"):
         read_cluster(spark, f"{tmp_path}/empty")
+
+
+def test_rows_of_a_snapshot_that_lack_a_value_are_one_clear_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    row: dict[str, Any] = {"consumerGroup": "G", "topic": "t", "brokerName": "b", "queueCount": 4}
+    tables: dict[str, list[dict[str, Any]]] = {
+        "one/topics": [row, {**row, "brokerName": "c", "queueCount": None}],
+        "two/topics": [row],
+        "two/members": [{"consumerGroup": "G", "clientId": each} for each in ("a", None)],
+    }
+    tables["one/members"] = tables["two/members"][:1]
+    for name, rows in tables.items():
+        (tmp_path / name).mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name / "1.parquet")
+
+    with pytest.raises(ConfigError, match="one/topics: 1 of 2 rows have no queueCount"):
+        read_cluster(spark, f"{tmp_path}/one")
+    # The group would seem to have one member.
+    with pytest.raises(ConfigError, match="two/members: 1 of 2 rows have no clientId"):
+        read_cluster(spark, f"{tmp_path}/two")

@@ -9,7 +9,7 @@ import signal
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,7 @@ from signals import send_when_handled
 from sparrowmq.cli.main import build_app
 from sparrowmq.pipeline.duplicates import judging, records
 from sparrowmq.pipeline.duplicates.stream import Progress, read_tables, watch_duplicates
+from sparrowmq.spark.lag_listener import LagListener
 from waiting import wait_until
 
 if TYPE_CHECKING:
@@ -208,3 +209,53 @@ def test_interval_of_any_length_is_one_of_spark(spark: SparkSession, tmp_path: P
         )
 
     assert seen
+
+
+def test_error_of_the_caller_ends_the_query_and_its_listener(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed(tmp_path / "in", 1, [entry(0.0, "a", 0, 1)])
+    streams: Any = spark.streams
+    listeners = len(streams._jsqm.listListeners())
+
+    def fail() -> bool:
+        raise RuntimeError("the caller's own")
+
+    with pytest.raises(RuntimeError, match="the caller's own"):
+        watch_duplicates(
+            stream(spark, tmp_path / "in"),
+            f"{tmp_path}/out",
+            interval_s=3_600.0,
+            should_stop=fail,
+            listener=LagListener(),
+        )
+
+    assert spark.streams.active == []
+    assert len(streams._jsqm.listListeners()) == listeners
+
+
+@pytest.mark.long
+def test_long_after_its_last_delivery_it_is_known_who_had_a_queue_and_what_a_group_reads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def traced(at: float, msg_id: str, group: str | None = None) -> dict[str, object]:
+        row = produced(at, 0, 0) if group is None else entry(at, "t", 0, 0)
+        place: dict[str, object] = {"brokerName": None, "queueId": None, "queueOffset": None}
+        # A trace of a delivery names no topic.
+        topic = None if group else "traced"
+        return {**row, **place, "consumerGroup": group, "topic": topic, "msgId": msg_id}
+
+    later = 20 * DELAY_S
+    # Of two deliveries at one moment the last one counts.
+    first = [entry(0.0, "b", 0, 1), entry(0.0, "a", 0, 2)]
+    first += [traced(0.0, "M1"), traced(1.0, "M1", "GID_traced"), traced(later, "M2")]
+    feed(tmp_path / "in", 1, [*first, entry(later, "a", 1, 1)])
+    feed(tmp_path / "in", 2, [entry(later + 1, "b", 0, 3), entry(2 * later, "b", 1, 2)])
+
+    watch_duplicates(stream(spark, tmp_path / "in"), f"{tmp_path}/out", delay_s=DELAY_S)
+
+    moved = str(BEGIN + timedelta(seconds=later + 1))[:19]
+    events = rows_of(tmp_path / "out", "events", "eventTimestamp", "event")
+    assert [(str(at)[:19], event) for at, event in events][1:] == [(moved, "1 queue moved")]
+    missing = rows_of(tmp_path / "out", "missing", "consumerGroup", "msgId", "state")
+    assert missing == [("GID_traced", "M2", "pending")]

@@ -36,12 +36,14 @@ from sparrowmq.client.faces.blocking_simple import SimpleConsumer
 from sparrowmq.client.operations.send import send_encoded_batch
 from sparrowmq.demo.flights import load_flights
 from sparrowmq.errors import ConfigError
-from sparrowmq.model import Message, MessageExt
+from sparrowmq.model import Message, MessageExt, MessageQueue
 from sparrowmq.model.message import BODY_BYTES_MAX
 from sparrowmq.pipeline import ingest
+from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.ingest import Batch, IngestSettings, job
 from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, quoted, table_rows
 from sparrowmq.pipeline.ingest.compaction import compact
+from sparrowmq.pipeline.ingest.counts import Counts, Ledger, OffsetSpan, count_batch
 from sparrowmq.pipeline.parquet import write_batch_parquet
 from sparrowmq.protocol.record import BatchEntry, encode_batch
 from sparrowmq.spark.local_session import clone_session
@@ -580,6 +582,56 @@ def test_a_compaction_that_was_killed_is_finished_by_the_next_run(
     assert sorted(p.name for p in table.iterdir() if p.name[0] == "b") == ["batchId=1", "batchId=2"]
     ids = ds.dataset(table, format="parquet", partitioning="hive").to_table()["id"].to_pylist()
     assert list(range(30)) == sorted(ids)
+
+
+def test_offset_that_came_in_the_place_of_another_is_a_gap(spark: SparkSession) -> None:
+    far = 2**62
+    # Queue -> its offsets in the table, and put aside.
+    came: dict[int, tuple[list[int], list[int]]] = {
+        0: ([5, 6, 7, 8], []),
+        1: ([5, 6, 6, 8], []),
+        2: ([5, 6, 7, 9], []),
+        3: ([5, 8], [6, 7]),
+        4: ([5, 8], [7, 7]),
+        5: ([far, far + 1], []),
+    }
+    spans = {MessageQueue("T", "b", queue_id): OffsetSpan(5, 9) for queue_id in range(5)}
+    spans[MessageQueue("T", "b", 5)] = OffsetSpan(far, far + 2)
+
+    def frame(which: int) -> DataFrame:
+        rows = [
+            f"({queue_id}, {offset}L)"
+            for queue_id, offsets in came.items()
+            for offset in offsets[which]
+        ]
+        return spark.sql(
+            "select 'T' as topic, 'b' as brokerName, queueId, queueOffset, string(null) as date, "
+            "binary('x') as body, 'no reason' as reason "
+            f"from values {', '.join(rows)} as came(queueId, queueOffset)"
+        )
+
+    counts = count_batch(frame(0), frame(1), 3, Counts(), spans)
+
+    assert [(gap.queue_id, gap.found) for gap in counts.gaps] == [(1, 4), (2, 4), (4, 4)]
+    assert (counts.gap_count, counts.offsets) == (3, counts.messages)
+
+
+@pytest.mark.parametrize("middle", [10, 11, 1_000_000, 1_048_581, 3_000_009])
+def test_checksum_of_a_span_is_that_of_its_parts(middle: int) -> None:
+    parts = OffsetSpan(10, middle), OffsetSpan(middle, 3_000_010)
+
+    assert sum(each.checksum for each in parts) == OffsetSpan(10, 3_000_010).checksum
+
+
+def test_latest_counts_are_those_of_the_highest_number(spark: SparkSession, tmp_path: Path) -> None:
+    ledger = Ledger(Files(spark, str(tmp_path)), str(tmp_path), checkpoint="", start={})
+    assert ledger.read_latest() == Counts()
+    for batch_id in range(11):
+        ledger.write(batch_id, Counts(rows=batch_id))
+
+    assert ledger.read_latest().rows == 10
+    # A replay of the last batch begins at those of the batch before.
+    assert ledger.read(9).rows == 9
 
 
 def test_a_directory_of_another_ingest_is_refused(

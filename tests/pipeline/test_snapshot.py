@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
+from group_views import Q0, Q1, Q3, QUEUES, view_at
 from members import MemberProcess
 from sparrowmq import SimpleConsumer
 from sparrowmq.cli.main import build_app
@@ -171,3 +173,19 @@ def test_a_snapshot_that_was_cut_off_is_not_the_newest(tmp_path: Path) -> None:
 
     # The newest rows of this table say which snapshot is the newest.
     assert not (tmp_path / "topics").exists()
+
+
+def test_rate_of_a_broker_is_that_of_all_its_queues() -> None:
+    # Offsets of a queue go back where its topic was made anew.
+    after = {**dict.fromkeys(QUEUES, 100), Q0: 150, Q1: 130, Q3: 40}
+    first, last = (
+        view_at(at_ms, offsets=offsets).snapshot
+        for at_ms, offsets in ((0, dict.fromkeys(QUEUES, 100)), (10_000, after))
+    )
+    both = replace(last, samples=(*first.samples, *last.samples))
+
+    (row,) = tables_of([both], timestamp_ms=1)["topics"].to_pylist()
+    (single,) = tables_of([last], timestamp_ms=1)["topics"].to_pylist()
+
+    assert (row["queueCount"], row["messagesPerSecond"]) == (4, 8.0)
+    assert single["messagesPerSecond"] is None

@@ -31,6 +31,16 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("deaf", flush=True)
 time.sleep(600)
 """
+# Sends the signal back to its parent.
+AVENGER = """
+import os, signal, sys
+def end(*_):
+    os.kill(os.getppid(), signal.SIGTERM)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+signal.pause()
+"""
 SLEEPER = "import time; time.sleep(600)  # of the test of signals"
 DEMO = """
 import pathlib, sys, time
@@ -137,6 +147,25 @@ def test_signal_while_a_process_starts_leaves_none_behind(tmp_path: Path) -> Non
         signal.signal(signal.SIGTERM, before)
 
     assert find_sleepers() == {}
+
+
+@pytest.mark.slow
+@needs_proc
+def test_signal_that_comes_while_processes_end_does_not_cut_that_short(tmp_path: Path) -> None:
+    def end(number: int, frame: object) -> None:
+        raise SystemExit
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with ChildProcesses(tmp_path) as processes:
+            others = [processes.start(f"other-{n}", ["-c", SLEEPER]) for n in range(2)]
+            last = processes.start("last", ["-c", AVENGER])
+            wait_until(lambda: "ready" in last.output.read_text())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert last.exit_code == 7
+    assert find_processes([each.pid for each in others]) == {}
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from sparrowmq.serving.access_control import (
     AccessControl,
     AccessFault,
     Document,
+    Need,
     Permission,
 )
 from sparrowmq.serving.addresses import AddressFault, parse_addresses
@@ -396,3 +397,42 @@ def test_many_patterns_are_refused_in_linear_time() -> None:
 
 def test_a_blank_text_is_no_pattern() -> None:
     assert parse_addresses("  ") == ()
+
+
+def test_an_account_comes_only_from_where_all_may_come_and_it_itself() -> None:
+    keys = {"accessKey": "somebody", "secretKey": "12345678"}
+    rules = control(
+        {
+            "globalWhiteRemoteAddresses": ["10.0.*.*"],
+            "accounts": [keys | {"whiteRemoteAddress": "*.*.0.7"}],
+        }
+    )
+
+    found = [rules.find_stranger("somebody", f"{ip}:1") for ip in ("10.0.0.7", "10.1.0.7")]
+    other = rules.find_stranger("somebody", "10.0.0.8:1")
+
+    assert (found[0], "10.1.0.7" in str(found[1]), "10.0.0.8" in str(other)) == (None, True, True)
+
+
+def test_the_default_for_topics_opens_no_group_and_the_one_for_groups_no_topic() -> None:
+    needs = [Need("n", is_group, Permission.SUB) for is_group in (False, True)]
+    keys = {"accessKey": "somebody", "secretKey": "12345678"}
+
+    def may(**given: str) -> list[bool]:
+        account = control({"accounts": [keys | given]}).table.accounts["somebody"]
+        return [account.may(need) for need in needs]
+
+    assert may(defaultTopicPerm="SUB") == [True, False]
+    assert may(defaultGroupPerm="SUB") == [False, True]
+
+
+def test_an_account_without_permissions_is_no_administrator() -> None:
+    keys = {"accessKey": "somebody", "secretKey": "12345678"}
+    rules = control({"accounts": [keys]})
+    fields = sign_request(
+        {}, None, credentials=Credentials(access_key="somebody", secret_key="12345678")
+    )
+    code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
+    command = RemotingCommand(code=code, ext_fields=fields)
+
+    assert "Need admin permission" in str(rules.find_refusal(command, ADDRESS))

@@ -280,6 +280,33 @@ def test_a_replayed_batch_passes_over_a_queue_that_is_gone_if_the_user_says_so(
         make_stream(fake_cluster).partitions(*batch)
 
 
+@pytest.mark.parametrize("is_available_now", [True, False])
+def test_a_batch_that_is_run_again_looks_first_whether_its_queues_are_still_the_same(
+    fake_cluster: FakeCluster, is_available_now: bool
+) -> None:
+    fake_cluster.tells_times = True
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 9)
+    start, end = offsets_of(2, 0), offsets_of(5, 4)
+
+    def begin(**options: str) -> RocketMQStreamReader:
+        stream = make_stream(fake_cluster, waitForBrokers="0s", **options)
+        # Spark asks for the end of all batches, or for the start of a first one.
+        if is_available_now:
+            stream.prepareForTriggerAvailableNow()
+        else:
+            stream.initialOffset()
+        return stream
+
+    with pytest.raises(DataLossError, match="emptied and filled again: before offset 5 it has a"):
+        begin().partitions(start, {**end, "@storedBy": offsets_of(BORN_MS)})
+    del fake_cluster.topics["T"]["broker-a", 1]
+    with pytest.raises(DataLossError, match="T/broker-a/1: it is not there any more; offsets 0 to"):
+        begin().partitions(start, end)
+    lenient = begin(failOnDataLoss="false")
+    assert rows_of(lenient, lenient.partitions(start, end)) == [(0, 2), (0, 3), (0, 4)]
+
+
 def test_the_group_makes_all_pulls_of_a_plan_and_a_read(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("T", queues=1)
     fake_cluster.append("T", 0, 9)

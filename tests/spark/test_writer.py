@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
+
+from pyspark import cloudpickle
 
 from batches import decode_batch
 from sparrowmq import Admin, Message, MessageQueue
@@ -385,6 +389,48 @@ def test_a_rows_number_counts_in_the_input_and_not_in_an_arrow_batch(
             writer.write_rows(connect(options), options, [good, rows_of(**columns)])
 
         assert words in str(caught.value)
+
+
+def write_ids(cluster: EmbeddedCluster, topic: str) -> list[str]:
+    return [dict(row["properties"])["WRITE_ID"] for row in read(cluster, topic)]
+
+
+def test_ids_of_a_micro_batch_are_those_of_its_query_batch_and_partition(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("micro", queues=1)
+    given = {"nameServer": cluster.name_server, "topic": "micro", "exactlyOnce": "true"}
+    options = parse_sink_options(given, scope="batch")
+
+    def write_batch(query: str, batch: str, partition: int) -> None:
+        local = {"sql.streaming.queryId": query, "streaming.sql.batchId": batch}
+        context = SimpleNamespace(partitionId=lambda: partition, getLocalProperty=local.get)
+        monkeypatch.setattr(writer, "TaskContext", SimpleNamespace(get=lambda: context))
+        writer.write_task(options, iter([rows_of(body=[b"x"])]), job=None)
+
+    # The first one is repeated.
+    for task in (("q", "1", 0), ("q", "1", 0), ("q", "2", 0), ("q", "1", 1), ("r", "1", 0)):
+        write_batch(*task)
+
+    found = Counter(
+        each.rpartition("/")[0].rpartition("/")[0] for each in write_ids(cluster, "micro")
+    )
+    assert found == {"q/1/0": 2, "q/2/0": 1, "q/1/1": 1, "r/1/0": 1}
+
+
+def test_attempts_of_a_batchs_task_have_the_same_ids_and_another_batch_has_others(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.create_topic("attempts", queues=1)
+    given = {"nameServer": cluster.name_server, "topic": "attempts", "exactlyOnce": "true"}
+    options = parse_sink_options(given, scope="batch")
+    dumps: Callable[[object], bytes] = cloudpickle.dumps
+    for made in (writer.RocketMQWriter(options), writer.RocketMQWriter(options)):
+        shipped = dumps(made)
+        for _ in range(2):
+            cloudpickle.loads(shipped).write(iter([rows_of(body=[b"x", b"x"])]))
+
+    assert sorted(Counter(write_ids(cluster, "attempts")).values()) == [2, 2, 2, 2]
 
 
 def test_encoded_rows_are_what_the_protocol_reads() -> None:

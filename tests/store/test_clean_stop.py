@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from small_stores import SMALL, flush
+from small_stores import SMALL, find_records, flush
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.protocol.record import Record
 from sparrowmq.simulation.faulty_disk import PowerCut
@@ -80,7 +80,7 @@ def test_stop_of_an_empty_store_is_believed(storage: Disk, new_record: NewRecord
 def test_first_files_that_expired_stay_expired(storage: Disk, new_record: NewRecord) -> None:
     fill(storage, new_record)
     store, _ = opened(storage)
-    work = store.expire(before_timestamp_ms=None, files_max=2, reason="")
+    work = store.expire(before_timestamp_ms=None, files_max=2, reason="", timestamp_ms=99)
     assert work is not None
     work.run()
     store.sweep(3, has_topic=lambda _: True)
@@ -199,13 +199,32 @@ def test_what_changed_since_the_stop_is_found(
     assert ends == {key: high for key, (_, high, _) in look(store).items() if high}
 
 
-def test_bytes_of_the_logs_end_are_checked(storage: Disk, new_record: NewRecord) -> None:
+@pytest.mark.parametrize("at", [2_300, 3_000])
+def test_bytes_of_the_logs_end_are_checked(
+    at: int, storage: Disk, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # They are read in pieces.
+    monkeypatch.setattr("sparrowmq.store.clean_stop._CHUNK_SIZE", 512)
     fill(storage, new_record)
     last = max(path for path in storage.inodes if path.startswith("commitlog/"))
-    storage.inodes[last].data[3000] ^= 1
+    storage.inodes[last].data[at] ^= 1
 
     with pytest.raises(CorruptRecord, match=last):
         opened(storage)
+
+
+def test_flipped_bit_of_the_checkpoint_costs_nothing(storage: Disk, new_record: NewRecord) -> None:
+    fill(storage, new_record)
+    before, _ = opened(storage.copy())
+    for at in range(384):
+        disk = storage.copy()
+        disk.inodes["checkpoint"].data[at] ^= 1 << at % 8
+        store, report = opened(disk)
+
+        assert report.describe_loss() is None, at
+        assert look(before) == look(store), at
+        assert before.appended_position == store.appended_position, at
+        assert len(find_records(store, "T", "0001")) == COUNT, at
 
 
 def test_bytes_of_a_log_are_checked_that_is_shorter_than_the_part_to_check(

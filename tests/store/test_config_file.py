@@ -20,7 +20,7 @@ PATH = "config/topics.json"
 
 
 def test_written_content_is_read_and_the_last_one_is_the_backup(tmp_path: Path) -> None:
-    storage = FileStorage(tmp_path)
+    storage, before = FileStorage(tmp_path), len(os.listdir("/proc/self/fd"))
     assert read_config(storage, PATH, json.loads) == (None, None)
     for n in range(3):
         write_config(storage, PATH, b'{"n":%d}' % n)
@@ -28,6 +28,11 @@ def test_written_content_is_read_and_the_last_one_is_the_backup(tmp_path: Path) 
     assert read_config(storage, PATH, json.loads) == ({"n": 2}, None)
     assert (tmp_path / f"{PATH}.bak").read_bytes() == b'{"n":1}'
     assert storage.list_names("config") == ["topics.json", "topics.json.bak"]
+    # What a power cut has left of a write is written over.
+    (tmp_path / f"{PATH}.tmp").write_bytes(b'{"n":2,"m":')
+    write_config(storage, PATH, b'{"n":3}')
+    assert read_config(storage, PATH, json.loads) == ({"n": 3}, None)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"n":', bytes(7), b"  \n"])

@@ -19,6 +19,7 @@ import pytest
 from small_stores import open_store, split_records
 from sparrowmq.errors import ConfigError
 from sparrowmq.protocol.record import Record
+from sparrowmq.protocol.subscription import tags_code
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedFile, SimulatedStorage
 from sparrowmq.store import FlushMode, GetStatus, MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.expiry import ExpiryWork
@@ -68,7 +69,12 @@ def flush(store: MessageStore) -> None:
 
 
 def expire(store: MessageStore, **arguments: Any) -> ExpiryWork | None:
-    given: dict[str, Any] = {"before_timestamp_ms": None, "files_max": 100, "reason": ""}
+    given: dict[str, Any] = {
+        "before_timestamp_ms": None,
+        "files_max": 100,
+        "reason": "",
+        "timestamp_ms": 1 << 62,
+    }
     work = store.expire(**given | arguments)
     if work is not None:
         work.run()
@@ -283,6 +289,47 @@ def test_a_clock_that_is_set_back_makes_no_message_old(
     assert begins == [0, 1, 5]
 
 
+def test_first_message_that_is_kept_is_found_by_its_tag(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    for number in range(30):
+        record = new_record(b"x" * 300, properties=f"TAGS\x01{number}")
+        store.put(record, timestamp_ms=number)
+    flush(store)
+    assert expire(store, files_max=1) is not None
+
+    low = store.queues.min_offset("T", 0)
+    codes = frozenset({tags_code(str(low))})
+    got = store.queues.get(
+        "T", 0, queue_offset=low, count_max=5, bytes_max=1 << 20, tags_codes=codes
+    )
+    assert [record.queue_offset for record in split_records(got.records)] == [low]
+    assert low > 0
+
+
+def test_removal_that_an_operator_has_asked_for_is_done_once(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    store_at(store, new_record, *[NOON_MS - hours * HOUR_MS for hours in (20, 15, 5, 3, 0)])
+    other_hour = f"{(datetime.fromtimestamp(NOON_MS / 1000).hour + 12) % 24:02d}"
+    retention = Retention(RetentionConfig(retention_hours=10, delete_when=other_hour), store)
+
+    begins = []
+    for check, is_asked in enumerate((True, False, True)):
+        if is_asked:
+            retention.ask()
+        while work := retention.work(now_ms=20_000 * check, timestamp_ms=NOON_MS)[0]:
+            work.run()
+            retention.done(work, None)
+        begins.append(store.begin_position // 4096)
+        # From now on more messages are old.
+        retention.config = RetentionConfig(retention_hours=1, delete_when=other_hour)
+
+    assert begins == [1, 1, 3]
+
+
 def of_file(position: int, message: str) -> Callable[[SimulatedFile, int, int], bytes]:
     """Return a `read` that fails in the log's file at a position, as of a disk that has lost it."""
     read = SimulatedFile.read
@@ -437,7 +484,7 @@ def test_the_queues_of_a_deleted_topic_go_with_its_last_message(
     assert list(store.queues) == [("T", 0), ("deleted", 0), ("deleted", 1)]
     fill(store, new_record, range(20, 60))
 
-    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="", timestamp_ms=1 << 62)
     assert work is not None
     work.run()
     sweep(store, deleted="deleted")
@@ -571,6 +618,7 @@ def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord)
                         before_timestamp_ms=number * 10 - rng.choice((100, 500)),
                         files_max=rng.choice((1, 9)),
                         reason="",
+                        timestamp_ms=1 << 62,
                     )
                     left = {r.body for topic, _ in store.queues for r in read(store, topic)}
                     expired.update(kept.keys() - left)
@@ -654,7 +702,7 @@ def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
 ) -> None:
     store = open_store(storage, CONFIG)
     fill(store, new_record, range(60))
-    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="", timestamp_ms=1 << 62)
     assert work is not None
     work.run()
     count = len(storage.list_names("consumequeue/T/0"))
@@ -672,7 +720,7 @@ def test_a_start_removes_the_files_of_queues_that_a_kill_has_left(
 ) -> None:
     store = open_store(storage, CONFIG)
     fill(store, new_record, range(60))
-    work = store.expire(before_timestamp_ms=None, files_max=100, reason="")
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="", timestamp_ms=1 << 62)
     assert work is not None
     work.run()
     count = len(storage.list_names("consumequeue/T/0"))

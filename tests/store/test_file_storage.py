@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from small_stores import flush, open_store
 from sparrowmq.errors import StoreError
 from sparrowmq.protocol.record import Record
 from sparrowmq.store import MessageStore, StoreConfig, file_storage
@@ -130,6 +131,72 @@ def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
         file.sync()
         file.close()
     assert before == len(os.listdir("/proc/self/fd"))
+
+
+def test_a_closed_store_has_no_file_open(tmp_path: Path, new_record: Callable[..., Record]) -> None:
+    before = open_descriptors()
+    for number in range(3):
+        store = open_store(FileStorage(tmp_path))
+        for _ in range(40):
+            store.put(new_record(b"x"), timestamp_ms=number)
+        flush(store)
+        store.close()
+
+        assert open_descriptors() == before
+
+
+def test_cut_and_discarded_files_are_not_open(tmp_path: Path) -> None:
+    before = open_descriptors()
+    series = FileSeries(FileStorage(tmp_path), "s", file_size=10, pinned=True)
+    for base in range(0, 50, 10):
+        series.add_file(base)
+    series.cut(15)
+    assert open_descriptors() == before + 2
+    series.remove_first()
+    assert open_descriptors() == before + 1
+    series.discard()
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("call", "use"),
+    [
+        ("os.ftruncate", lambda root: FileStorage(root).create("new", size=8)),
+        ("os.fdatasync", lambda root: sync_file(root)),
+        ("os.fsync", sync_names),
+        ("os.pread", lambda root: ReadOnlyStorage(root).open("a").read(0, 1)),
+        ("fcntl.flock", lambda root: FileStorage(root).lock()),
+        ("fcntl.lockf", lambda root: FileStorage(root).lock()),
+        ("fcntl.flock", lambda root: ReadOnlyStorage(root).lock()),
+        ("fcntl.lockf", lambda root: ReadOnlyStorage(root).lock()),
+    ],
+)
+def test_what_fails_leaves_no_further_file_open(
+    call: str,
+    use: Callable[[Path], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("a", "lock"):
+        (tmp_path / name).write_bytes(b"x")
+    before = open_descriptors()
+    monkeypatch.setattr(call, Mock(side_effect=OSError(errno.EIO, "broken")))
+
+    with pytest.raises((OSError, StoreError)):
+        use(tmp_path)
+    assert open_descriptors() == before
+
+
+def sync_file(root: Path) -> None:
+    file = FileStorage(root).open("a")
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize("at", [4096, 2 << 20])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,6 +44,7 @@ def test_one_descriptor_serves_all_segments(tmp_path: Path) -> None:
 
     assert len(os.listdir("/proc/self/fd")) == before + 1
     journal.close()
+    assert len(read_journal(FileStorage(tmp_path), "config").batches) == 8
     assert before == len(os.listdir("/proc/self/fd"))
 
 
@@ -150,3 +153,17 @@ def test_failed_write_can_be_repeated_in_a_segment_that_has_nothing_yet(storage:
     journal.append(1, b"kept")
 
     assert read_journal(storage, "config").batches == [b"kept"]
+
+
+def test_failed_first_write_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(FileStorage(tmp_path), "config")
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            journal.append(1, b"lost")
+
+    assert list_segments(FileStorage(tmp_path), "config") == []
+    assert before == len(os.listdir("/proc/self/fd"))

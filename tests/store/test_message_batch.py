@@ -15,6 +15,7 @@ from sparrowmq.store.config import StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.message_batch import MessageBatch, read_messages
 from sparrowmq.store.message_store import MessageStore
+from sparrowmq.store.record_check import CHECKSUMMED_PROPERTIES_SIZE_MAX
 from sparrowmq.store.results import PutResult, PutStatus
 
 HOSTS = tuple(map(encode_host, ("1.2.3.4:5", "[::1]:6")))
@@ -143,6 +144,26 @@ def test_a_batch_is_stored_as_its_messages_one_by_one(
         store.close()
 
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("added", ["CLUSTER\x01c", "CLUSTER\x01c\x02"])
+def test_longest_properties_with_and_without_room_for_a_checksum_are_stored_alike(
+    tmp_path: Path, added: str
+) -> None:
+    separators = 1 if added.endswith("\x02") else 2
+    longest = CHECKSUMMED_PROPERTIES_SIZE_MAX - len(added) - separators
+    messages = [
+        BatchEntry(0, b"%d" % size, "n\x01" + "v" * (size - 2))
+        for size in range(longest - 1, longest + 4)
+    ]
+    batch = make_batch(messages, added=added)
+    store, singly = make_store(tmp_path / "batch"), make_store(tmp_path / "singly")
+
+    found = contents(store, put_batch(store, batch))
+    assert found == contents(singly, put_singly(singly, batch, messages))
+    assert 0 < found[1].count(b"__CRC32#") < len(messages)
+    store.close()
+    singly.close()
 
 
 def make_store(root: Path, *, append_crc: bool = True) -> MessageStore:

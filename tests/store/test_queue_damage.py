@@ -18,6 +18,12 @@ QUEUE_FILES = 15
 Damage = Callable[[Any, Random], None]
 
 
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let queues be checked in pieces that are smaller than their files."""
+    monkeypatch.setattr("sparrowmq.store.queue_check._CHUNK_ENTRIES", 5)
+
+
 def config(verify_bytes: int) -> StoreConfig:
     return replace(SMALL, verify_bytes=verify_bytes, queue_tail_bytes_max=0)
 
@@ -94,6 +100,11 @@ def swap_queues(storage: Any, rng: Random) -> None:
     two.replace(data)
 
 
+def swap_halves_of_a_file(storage: Any, rng: Random) -> None:
+    inode = storage.inodes["consumequeue/T/0/00000000000000000200"]
+    inode.replace(inode.data[100:] + inode.data[:100])
+
+
 def add_a_queue_of_strangers(storage: Any, rng: Random) -> None:
     data = bytes(storage.inodes["consumequeue/T/1/00000000000000000000"].data)
     storage.create("consumequeue/other/0/00000000000000000000", size=200)
@@ -110,6 +121,7 @@ DAMAGES: list[Damage] = [
     overwrite_tails,
     repeat_an_entry,
     swap_queues,
+    swap_halves_of_a_file,
 ]
 
 

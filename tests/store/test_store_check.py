@@ -75,12 +75,30 @@ def test_a_store_that_was_stopped_is_sound(storage: Disk, new_record: NewRecord)
 def test_a_store_that_expired_in_part_is_sound(storage: Disk, new_record: NewRecord) -> None:
     fill(storage, new_record)
     store = open_store(storage, CONFIG)
-    work = store.expire(before_timestamp_ms=None, files_max=2, reason="")
+    work = store.expire(before_timestamp_ms=None, files_max=2, reason="", timestamp_ms=1 << 62)
     assert work is not None
     work.run()
     store.close()
 
     assert wrong(storage) == {}
+
+
+def test_files_of_other_programs_are_no_part_of_the_index(
+    storage: Disk, new_record: NewRecord
+) -> None:
+    """As an editor leaves them, or an operator who copies before a repair."""
+    fill(storage, new_record)
+    names = storage.list_names("index")
+    for other in ("notes.txt", f"{names[0]}.bak", "7" * 16, "7" * 18, "old/" + "7" * 17):
+        storage.create(f"index/{other}", size=5)
+    storage.create("index/.DS_Store", size=5)
+    found = check(storage)
+
+    assert found["index"] == FileFinding("index", SOUND, "files that are not the store's: 5")
+    assert [f"index/{name}" for name in names] == [path for path in found if "index/" in path]
+    open_store(storage, CONFIG).close()
+    assert wrong(storage) == {}
+    assert storage.has("index/notes.txt")
 
 
 def test_a_killed_store_is_unfinished_and_not_damaged(storage: Disk, new_record: NewRecord) -> None:

@@ -153,6 +153,7 @@ def build_machine(
                 before_timestamp_ms=None if age_ms is None else self.now_ms - age_ms,
                 files_max=files_max,
                 reason="",
+                timestamp_ms=self.now_ms,
             )
             if work is None:
                 return

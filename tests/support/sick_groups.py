@@ -167,6 +167,13 @@ SICK: Mapping[str, Scenario] = {
     "nobody-needed": Scenario(
         "no member is there, and nothing waits", "Q04", _WARN, "start the group's"
     ),
+    "failed-and-left": Scenario(
+        "messages have failed and wait for their next attempt, and no member is there",
+        "Q04",
+        _ERROR,
+        "start the group's",
+        effect="Q24",
+    ),
     "reconnecting": Scenario(
         "members connect anew while the doctor looks", "R26", _WARN, "check the broker's load"
     ),
@@ -392,6 +399,23 @@ class Wards:
         on.topic("sick33", per_s=0)
         first = MessageQueue("sick33", "broker-a", 0)
         on.admin.update_committed_offset("nobody-needed", first, 0)
+
+        self._fail_and_leave("failed-and-left", on.topic("sick59", per_s=0))
+
+    def _fail_and_leave(self, group: str, topic: str) -> None:
+        """Let every message come again after two hours, and leave."""
+        failed: list[Any] = []
+
+        def listen(messages: Any, context: Any) -> ConsumeStatus:
+            failed.extend(messages)
+            context.delay_level = 18
+            return ConsumeStatus.RECONSUME_LATER
+
+        for _ in range(4):
+            self.groups.producer.send(Message(topic, b"x"))
+        consumer = self.groups.join(group, topic, listener=listen)
+        wait_until("the failures", lambda: len(failed) == 4)
+        consumer.close()
 
     def _start_sick_members(self) -> None:
         """Start the sick groups with members that stop at a message, or of other clients."""

@@ -333,6 +333,14 @@ class ProducerGroups:
         """Return a client's connection, None if the client is in no group."""
         return self._clients.get(client_id)
 
+    def find_lost_id(self, connection: Connection) -> str | None:
+        """Return a connection's client id if it stays with another account; None if it does not."""
+        last = self._last.get(connection)
+        owner = None if last is None else self._clients.get(last.client_id)
+        if last is None or owner is None or self._last[owner].access_key == last.access_key:
+            return None
+        return last.client_id
+
     def find(self, group: str) -> dict[Connection, ListedMember] | None:
         """Return a group's members, or None for a group without members."""
         return self._groups.get(group)

@@ -181,6 +181,12 @@ class BrokerHost:
                 "to the end: a power cut has lost the messages, or the store is another one"
             )
             self._world.perform([Fact(text, warning=True)])
+        if days := self._broker.state.clock_lead_days:
+            text = (
+                f"the clock is {days} days ahead of the last message: if it is wrong, set it right "
+                "now, as messages expire, and delayed ones are delivered, by the clock"
+            )
+            self._world.perform([Fact(text, warning=True)])
 
     def last_rounds(self) -> Iterator[Round]:
         """Yield the rounds to run before a stop, so that every accepted request is answered."""

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from sparrowmq.broker.message_filter import MessageFilter
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.serving.access_control import AccessTable
 from sparrowmq.serving.connections import Connection, Output
 
 HELD_MAX = 100_000
@@ -43,6 +44,7 @@ class HeldPull:
         deadline_ms: when the pull is answered without messages.
         answer: answers the pull, or holds it again.
         group: the pulls that wait for the same message, this pull included.
+        rules: the rules of access control by which the request was allowed; None without any.
     """
 
     connection: Connection
@@ -53,6 +55,7 @@ class HeldPull:
     deadline_ms: int
     answer: Callable[[HeldPull], Sequence[Output]]
     group: _Pulls = field(default_factory=dict)
+    rules: AccessTable | None = None
 
 
 Place: TypeAlias = tuple[str, int]

@@ -24,7 +24,7 @@ from sparrowmq.broker.pending_replies import PendingReplies
 from sparrowmq.broker.plan_register import PlanRegister
 from sparrowmq.broker.pop_changes import UnflushedPops
 from sparrowmq.broker.pop_queues import PopQueues
-from sparrowmq.broker.pull_hold import PullHold
+from sparrowmq.broker.pull_hold import HeldPull, PullHold
 from sparrowmq.broker.queue_lock_table import QueueLockTable
 from sparrowmq.broker.rates import Added, Rates, TotalsByKey
 from sparrowmq.broker.relays import Relays
@@ -52,6 +52,9 @@ from sparrowmq.store.retention import Retention
 # How far beyond a queue's end a group may commit. A power cut may lose messages that were not
 # flushed, and members commit the offsets of messages that they have consumed.
 COMMIT_AHEAD_MAX = 1_000
+# A clock at the start that is so far ahead of the last message may be wrong.
+_CLOCK_LEAD_DAYS_MIN = 365
+_DAY_MS = 86_400_000
 
 
 class BrokerRefusal(Enum):
@@ -89,6 +92,8 @@ class BrokerState:
         origin_properties: the properties that the broker adds to each message.
         sent_answer: the header of the answer to a plain send, with places for position, queue id,
             queue offset and opaque.
+        clock_lead_days: by how many days the clock at the start was ahead of the last message; 0 if
+            it was by less than a year.
     """
 
     config: BrokerConfig
@@ -140,11 +145,15 @@ class BrokerState:
     retention: Retention = field(init=False)
     origin_properties: str = field(init=False)
     sent_answer: bytes = field(init=False)
+    clock_lead_days: int = field(init=False)
     _opaque: int = 0
 
     def __post_init__(self) -> None:
         self.pending = PendingReplies(self.journal, self.registrations, self.offset_saves)
         self.retention = Retention(self.config.retention, self.store)
+        last_ms = self.store.put_timestamp_ms
+        lead_days = (self.boot_timestamp_ms - last_ms) // _DAY_MS if last_ms else 0
+        self.clock_lead_days = lead_days if lead_days >= _CLOCK_LEAD_DAYS_MIN else 0
         region, cluster = self.config.region, self.config.cluster_name
         self.sent_answer = _sent_answer(region, self.store_host)
         self.origin_properties = (
@@ -155,6 +164,12 @@ class BrokerState:
     def timestamp_ms(self) -> int:
         """The wall clock at the last event."""
         return self.now_ms + self.wall_ahead_ms
+
+    @property
+    def doubted_clock_lead_days(self) -> int:
+        """`clock_lead_days` for a day, or until the clock is set right and the broker restarted."""
+        is_new = self.timestamp_ms < self.boot_timestamp_ms + _DAY_MS
+        return self.clock_lead_days if is_new else 0
 
     @property
     def awaits_pop_log(self) -> bool:
@@ -229,6 +244,22 @@ class BrokerState:
         if reason is not None:
             remark = f"{DENIED}{reason}"
             raise self.refusal(BrokerRefusal.ACCESS, request, ResponseCode.SYSTEM_ERROR, remark)
+
+    def check_held(self, held: HeldPull) -> None:
+        """Refuse a request that has waited if the rules of access have changed to its harm.
+
+        Raises: Refusal.
+        """
+        access = self.access
+        if access is None or held.rules is access.table:
+            return
+        rules, connection = access.table, held.connection
+        reason = access.find_refusal(held.command, connection.address)
+        if reason is not None:
+            text = f"refused {connection.address}, which waited: {reason}"
+            facts = self.refusals.note(BrokerRefusal.ACCESS, text, now_ms=self.now_ms)
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{DENIED}{reason}", facts=facts)
+        held.rules = rules
 
     def find_denial(self, access_key: str, topic: str, permission: Permission) -> str | None:
         """Return why an account lacks a permission for a topic; None if the access is allowed."""

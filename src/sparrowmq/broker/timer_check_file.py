@@ -7,6 +7,7 @@
 | 16 | lastTimerQueueOffset: the topic is read up to this offset | `read` |
 | 24 | masterTimerQueueOffset: a broker without a timer log reads on from here | `begin` |
 | 2048 | a mark, and `begin`, which RocketMQ changes to its own | |
+| 2064 | zeros | `former_read`, `former_ms` |
 
 All are big-endian. RocketMQ maps the file, which has 4 KiB.
 Source: TimerCheckpoint.java, TimerMessageStore.recover of 5.5.0.
@@ -23,7 +24,7 @@ from sparrowmq.errors import ProtocolError
 TIMER_CHECK_FILE = "timercheck"
 _FILE_BYTES = 4_096
 _NUMBERS = Layout(">qqqq")
-_MARKED = Layout(">8sq")
+_MARKED = Layout(">8sqqq")
 _MARKED_AT = 2_048
 _MARK = b"SPARROW1"
 
@@ -32,7 +33,8 @@ def encode_timer_check(table: TimerTable) -> bytes:
     """Return the file's content."""
     content = bytearray(_FILE_BYTES)
     _NUMBERS.pack_into(content, 0, table.delivered_ms + 1, 0, table.read, table.begin)
-    _MARKED.pack_into(content, _MARKED_AT, _MARK, table.begin)
+    marked = (table.begin, table.former_read, table.former_ms)
+    _MARKED.pack_into(content, _MARKED_AT, _MARK, *marked)
     return bytes(content)
 
 
@@ -41,10 +43,18 @@ def decode_timer_check(content: bytes) -> TimerTable:
     if len(content) < _NUMBERS.size:
         raise ProtocolError(f"{TIMER_CHECK_FILE} has {len(content)} bytes, and needs 32")
     read_ms, _, read, _ = _NUMBERS.unpack_from(content)
-    begin = 0
+    begin = former_read = former_ms = 0
     if len(content) >= _MARKED_AT + _MARKED.size:
-        mark, marked = _MARKED.unpack_from(content, _MARKED_AT)
-        begin = marked if mark == _MARK else 0
-    if min(read_ms, read, begin) < 0:
-        raise ProtocolError(f"{TIMER_CHECK_FILE} has a negative number: {read_ms}, {read}, {begin}")
-    return TimerTable(begin=begin, read=read, delivered_ms=max(0, read_ms - 1))
+        mark, *marked = _MARKED.unpack_from(content, _MARKED_AT)
+        if mark == _MARK:
+            begin, former_read, former_ms = marked
+    numbers = (read_ms, read, begin, former_read, former_ms)
+    if min(numbers) < 0:
+        raise ProtocolError(f"{TIMER_CHECK_FILE} has a negative number: {numbers}")
+    return TimerTable(
+        begin=begin,
+        read=read,
+        delivered_ms=max(0, read_ms - 1),
+        former_read=former_read,
+        former_ms=former_ms,
+    )

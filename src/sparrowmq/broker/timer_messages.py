@@ -6,11 +6,12 @@ entries on and files each offset in a timer wheel: slots of 100 ms, of which onl
 exist. A slot whose time has come is emptied: each message is put into its real topic and queue.
 Nothing comes early; a message comes up to a slot and a tick late.
 
-The progress is three numbers, in RocketMQ's file (`timer_check_file`). Every message before the
-offset `begin` is done. A message before the offset `read` is done if its time is up to
-`delivered_ms`. It is saved behind the flush, as all progress; what a crash leaves delivered and not
-saved is found in the log (`delivered_before`). At the start the entries from `begin` on are read
-again.
+The progress is in RocketMQ's file (`timer_check_file`). Every message before the offset `begin` is
+done. A message before the offset `read` is done if its time is up to `delivered_ms`. If the clock
+is set back, a message may come that is due before others that are done: `former_read` and
+`former_ms` are the progress of before it. The progress is saved behind the flush, as all progress;
+what a crash leaves delivered and not saved is found in the log (`delivered_before`). At the start
+the entries from `begin` on are read again.
 
 The timer topic expires as any other, so the first waiting message, once it has waited for half of
 the retention, is stored again at the topic's end; a record behind it ends the first one.
@@ -88,11 +89,19 @@ _DIGITS_MAX = 15
 
 
 class TimerTable(Struct, frozen=True, kw_only=True):
-    """The progress, as above; `begin` and `read` are offsets in the timer topic."""
+    """The progress, as above; `begin`, `read` and `former_read` are offsets in the timer topic."""
 
     begin: int = 0
     read: int = 0
     delivered_ms: int = 0
+    former_read: int = 0
+    former_ms: int = 0
+
+    def covers(self, offset: int, due_ms: int) -> bool:
+        """Return whether a message at or behind `begin` was done at this progress."""
+        return (offset < self.read and due_ms <= self.delivered_ms) or (
+            offset < self.former_read and due_ms <= self.former_ms
+        )
 
 
 class TimerMessages:
@@ -106,6 +115,7 @@ class TimerMessages:
         self._store = store
         self.config = config
         self._begin = self._read = self._delivered_ms = 0
+        self._former_read = self._former_ms = 0
         # The progress at the start, and the topic's end: recalls before it are read before anything
         # is delivered.
         self._saved = TimerTable()
@@ -142,18 +152,29 @@ class TimerMessages:
         highest = self._first_end = self._store.queues.max_offset(TIMER_TOPIC, 0)
         self._before = DeliveredBefore(self._store, start_ms=timestamp_ms, end=highest)
         begin = min(max(table.begin, lowest), highest)
-        self._saved = replace(table, begin=begin, read=min(table.read, highest))
+        self._saved = saved = replace(
+            table,
+            begin=begin,
+            read=min(table.read, highest),
+            former_read=min(table.former_read, highest),
+        )
         self._begin = self._read = begin
-        self._delivered_ms = table.delivered_ms
+        self._delivered_ms = saved.delivered_ms
+        self._former_read, self._former_ms = saved.former_read, saved.former_ms
         # Offsets beyond the end, which new messages will get, must not come back with the file.
         self.is_changed = self._saved != table
 
     def table(self) -> TimerTable:
         """Return the progress."""
-        read, delivered_ms = self._read, self._delivered_ms
         if self._read < self._first_end:
-            read, delivered_ms = self._saved.read, self._saved.delivered_ms
-        return TimerTable(begin=self._begin, read=read, delivered_ms=delivered_ms)
+            return self._saved
+        return TimerTable(
+            begin=self._begin,
+            read=self._read,
+            delivered_ms=self._delivered_ms,
+            former_read=self._former_read,
+            former_ms=self._former_ms,
+        )
 
     # -- delivery ------------------------------------------------------------------------------
 
@@ -228,7 +249,7 @@ class TimerMessages:
         for offset, code in enumerate(codes, self._read):
             due_ms = self._due_ms(offset, code)
             is_recall = due_ms == 0 and self._end_recalled(offset)
-            if not is_recall and (offset >= saved.read or due_ms > saved.delivered_ms):
+            if not is_recall and not saved.covers(offset, due_ms):
                 self._file(offset, due_ms)
             # One by one: what comes next may not be readable.
             self._read = offset + 1
@@ -246,8 +267,12 @@ class TimerMessages:
 
     def _file(self, offset: int, due_ms: int) -> None:
         self._offsets_of(_slot(due_ms)).append(offset)
-        # It waits, though what was due then may be done, as with a clock that was set back.
-        self._delivered_ms = min(self._delivered_ms, due_ms - 1)
+        if due_ms <= self._delivered_ms:
+            # It waits, though what was due then is done, as with a clock that was set back. After
+            # several times the latest progress is kept: it covers the most.
+            if self._delivered_ms > self._former_ms:
+                self._former_read, self._former_ms = offset, self._delivered_ms
+            self._delivered_ms = due_ms - 1
         self._filed += 1
 
     def _offsets_of(self, slot: int) -> array[int]:

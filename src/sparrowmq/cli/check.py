@@ -135,9 +135,16 @@ def _find_troubles(
 ) -> Iterator[Trouble]:
     """Return the faults of brokers, and of the topics that the chosen groups consume."""
     for broker in seen.brokers:
+        shows = NextCommand(Phrase("more"), ("broker", "show", broker.name))
         if why := broker_trouble(broker) or _disk_trouble(broker, max_disk):
-            shows = NextCommand(Phrase("more"), ("broker", "show", broker.name))
             yield Trouble(Health.CRITICAL, broker.name, why, shows)
+        if (days := broker.clock_lead_days) > 0:
+            why = Phrase(
+                "at its start its clock was {days} days ahead of its last message; if the clock is "
+                "wrong, messages expire early",
+                days=f"{days:,.0f}",
+            )
+            yield Trouble(Health.WARNING, broker.name, why, shows)
     consumed = {progress.topic for group in chosen for progress in group.topics}
     for topic in seen.topics:
         if topic.topic in consumed and (why := topic_trouble(topic)):

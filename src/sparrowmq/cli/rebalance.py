@@ -322,6 +322,8 @@ def _print_diagnoses(
             fine.append(view.snapshot.group)
     if fine:
         print(escape(f"nothing is wrong with {', '.join(fine)}"))
+        if not all(view.can_see_standstill for view, _ in diagnoses):
+            print(words()("the samples were too close to detect a queue that stands still"))
     elif is_all and not diagnoses:
         say("the cluster has no consumer group")
 

@@ -213,7 +213,6 @@ def _step(step: Step) -> Json:
         "stopped": step.cost.stopped,
         "overlapping": step.cost.overlapping,
         "split_view": step.split._asdict(),
-        "failure": step.failure or None,
     }
 
 

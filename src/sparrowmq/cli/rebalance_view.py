@@ -462,10 +462,6 @@ def render_run(plan: Plan, run: StrategyRun) -> RenderableType:
     )
     for name, cells in rows:
         table.add_row(words()(name), *cells)
-    for step in run.steps:
-        if step.failure:
-            table.add_row(words()("failed: {why}", why=step.failure))
-            break
     head = words()("{strategy}: who has which queues", strategy=run.strategy)
     return Group(Text(head, "bold"), table)
 

@@ -112,6 +112,8 @@ class Batcher:
     # No batch waits for more messages: somebody waits for all, so many times.
     flush_count: int = 0
     is_closing: bool = False
+    # How often everything was abandoned that was not under way.
+    abandon_count: int = 0
     # Whether the loop looks at what was handed over by itself: now, or within `linger_ms`.
     is_looking: bool = False
     is_lingering: bool = False
@@ -371,6 +373,7 @@ class Batcher:
 
     def abandon(self) -> list[Pending]:
         """Take all that is not under way: nobody sends it any more."""
+        self.abandon_count += 1
         waiting = [*self.incoming]
         lanes = (lane.waiting for lane in self._lanes.values())
         held = (keyed.held for keyed in self._keyed.values())

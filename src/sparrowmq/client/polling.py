@@ -103,6 +103,8 @@ class Polling:
     # Set when a poll may find messages, or must end.
     arrived: Event = field(default_factory=Event)
     is_closed: bool = False
+    # Whether the consumer's loop has ended without `close`: no message can come any more.
+    has_failed: bool = False
     # By queue: the offset after the last message given, and the user's last commit.
     positions: dict[MessageQueue, int] = field(default_factory=dict)
     committed: dict[MessageQueue, int] = field(default_factory=dict)
@@ -234,6 +236,11 @@ class Polling:
             self._note_consumed(batch)
         self.in_hand.clear()
         self.inbox.clear()
+        self.arrived.set()
+
+    def fail(self) -> None:
+        """Let waiting polls end: the consumer's loop has ended."""
+        self.has_failed = True
         self.arrived.set()
 
     def _note_consumed(self, batch: PolledBatch) -> None:

@@ -349,7 +349,7 @@ async def show_doctor(watcher: Watcher, visit: Visit) -> View:
         ],
         empty="Nothing is wrong.",
     )
-    looked = sum(group.view is not None for group in watcher.groups.values())
+    looked = sum(g.view is not None and not g.failure for g in watcher.groups.values())
     return View(
         template="doctor.html",
         title="Doctor",

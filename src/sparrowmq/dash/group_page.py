@@ -129,6 +129,7 @@ async def show_group(watcher: Watcher, visit: Visit) -> View:
             "seen_ms": view.snapshot.last.timestamp_ms,
             "tiles": _tiles(view, group, matrix, words),
             "findings": group.findings,
+            "sees_standstill": view.can_see_standstill,
             "matrix": matrix,
             "is_by_message": view.ownership.is_by_message,
             "sections": _sections(matrix),

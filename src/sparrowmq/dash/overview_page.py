@@ -131,6 +131,8 @@ def _weight(watched: WatchedGroup | None, glance: GroupOverview | None) -> tuple
     """Return a group's sort key; a greater key needs attention sooner."""
     view = None if watched is None else watched.view
     severity = max((f.severity for f in watched.findings), default=0) if watched else 0
+    if watched and watched.failure:
+        severity = Severity.ERROR
     lag = glance.lag if glance else 0
     if glance and (glance.duplicate_ids or glance.is_abandoned):
         severity = max(severity, Severity.ERROR)
@@ -150,13 +152,16 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
         members, twins = glance.member_count, len(glance.duplicate_ids)
     lag = glance.known_lag if glance else view.known_lag if view else None
     topics = [topic.topic for topic in glance.topics] if glance else []
+    trouble = _trouble(watched.findings if watched else (), members, lag, words)
+    if watched is not None and watched.failure:
+        trouble = Cell(words("cannot be looked at"), tone="bad", note=watched.failure)
     letters = glance.dead_letters if glance else None
     if view is not None:
         letters = view.snapshot.last.dead_letters.message_count
     return [
         Cell(name, group_href(name)),
         Cell(lag, tone="bad" if flow and falls_behind(lag or 0, flow) else ""),
-        _trouble(watched.findings if watched else (), members, lag, words),
+        trouble,
         Cell(glance.retry_lag if glance else None),
         Cell(letters, letters_href(name) if letters else None),
         Cell(flow.produced_per_s if flow else None),

@@ -1,6 +1,6 @@
 """The simulator: the moves of queues when members come and go, by two strategies and by all.
 
-Tests: test_pages.py.
+Tests: test_pages.py, test_pictures.py.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class SimulatorSquare(NamedTuple):
 class Picture(NamedTuple):
     """One strategy through all events: a row for each queue, a column for each event.
 
-    `moved` has for each event the number of queues that staying members lost; `failure` is the
-    reason why the strategy failed, or "".
+    `moved` has for each event the number of queues that staying members lost.
     """
 
     strategy: str
@@ -66,7 +65,6 @@ class Picture(NamedTuple):
     rows: tuple[tuple[str, tuple[SimulatorSquare, ...]], ...]
     moved: tuple[int, ...]
     members: tuple[tuple[Owner, str], ...]
-    failure: str
 
 
 async def show_simulator(visit: Visit) -> View:
@@ -123,7 +121,6 @@ def _draw(plan: Plan, run: StrategyRun) -> Picture:
         rows=tuple((_name(plan, queue), _squares(run.steps, queue)) for queue in plan.queues),
         moved=tuple(step.moved for step in run.steps),
         members=tuple((_owner(n), members[n].client_id) for n in sorted(members)),
-        failure=next((step.failure for step in run.steps if step.failure), ""),
     )
 
 
@@ -173,9 +170,8 @@ def _row(run: StrategyRun, visit: Visit) -> list[Cell]:
     idle = max(step.idle for step in steps)
     unowned = max(len(step.unowned) for step in steps)
     double = max(len(step.double) for step in steps)
-    failure = next((step.failure for step in steps if step.failure), "")
     return [
-        Cell(run.strategy, note=failure),
+        Cell(run.strategy),
         Cell(visit.words(run.school)),
         Cell(sum(step.moved for step in events)),
         Cell(sum(step.needless for step in events)),

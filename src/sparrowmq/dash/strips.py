@@ -1,7 +1,7 @@
 """Bands of owners and bars of lag, as SVG of the page's width.
 
 Positions are percentages, and the SVG has no view box. So text and hatches keep their size on every
-screen, and each band cuts off its name at its end. Tests: test_pages.py.
+screen, and each band cuts off its name at its end. Tests: test_pages.py, test_pictures.py.
 """
 
 from __future__ import annotations

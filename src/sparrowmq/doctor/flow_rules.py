@@ -1,4 +1,4 @@
-"""Q06, Q07, Q08, Q10, Q12, Q13, Q20: faults of consumption while every queue has its owner. Pure.
+"""Q06 ... Q08, Q10, Q12, Q13, Q20, Q24: faults of consumption while all queues have owners. Pure.
 
 The rebalance does not cause these faults; they cause most backlogs.
 Tests: test_diagnosis_queues.py.
@@ -25,10 +25,11 @@ from sparrowmq.doctor.group_snapshot import (
     ProgressChange,
     Sample,
     TopicPace,
+    WaitingRetries,
 )
 from sparrowmq.doctor.group_view import COMMITTED_S, Flow, GroupView, describe_rates
 from sparrowmq.doctor.load_rules import find_crowded_queues, relief_of
-from sparrowmq.doctor.membership_rules import user_loads
+from sparrowmq.doctor.membership_rules import all_loads, user_loads
 from sparrowmq.model import MessageQueue
 from sparrowmq.words import Phrase, count_of, format_duration, format_rate
 
@@ -50,6 +51,8 @@ _LISTENER_REMEDY = (
 )
 # From this share of failed messages on, listeners fail too often; fewer messages might be chance.
 FAILED_SHARE_MIN, FAILED_COUNT_MIN = 0.1, 5
+# A message that waits for its next attempt and has failed so often did not fail by chance.
+FAILED_TIMES_MIN = 3
 # Members report how often listeners failed over about so long.
 _REPORTED_S = 60
 # A change of offsets by hand counts as new for so long.
@@ -59,8 +62,12 @@ MOVE_IS_NEW_MS = 600_000
 def find_standstill(view: GroupView) -> Iterator[Finding]:
     """Q06: the group has members and messages, and none of its offsets moves."""
     queues = _owned_backlog(view)
+    old = [queue for queue in queues if not view.has_only_new(queue)]
     moves = any(rate.consumed_per_s for rate in view.rates.values())
-    if not queues or moves or not all(view.stands_still(queue) for queue in queues):
+    if not old or moves or not all(view.stands_still(queue) for queue in old):
+        return
+    if 2 * view.lag(old) <= view.lag(queues) or view.may_be_in_calls(view.user_queues):
+        # Members may have consumed it all and not committed it yet.
         return
     owners = sorted({s.client_id for queue in queues for s in view.ownership.falls_to[queue]})
     silent = {report.client_id for report in view.snapshot.reports if report.is_silent}
@@ -134,7 +141,7 @@ def find_uncommitted(view: GroupView) -> Iterator[Finding]:
 
 def find_slow_members(view: GroupView) -> Iterator[Finding]:
     """Q07: members consume more slowly than messages arrive, or still have a backlog."""
-    loads = user_loads(view)
+    loads = _consumed_loads(view)
     paces = {client_id: _pace(view, mine) for client_id, mine in loads.items()}
     busy = [client_id for client_id, mine in loads.items() if mine]
     behind = {
@@ -242,6 +249,43 @@ def find_failing_listeners(view: GroupView) -> Iterator[Finding]:
         commands=tuple(_commands_after_failures(view, stopped)),
         members=tuple(sorted(failing)),
     )
+
+
+def find_waiting_retries(view: GroupView) -> Iterator[Finding]:
+    """Q24: messages have failed and wait for their next attempt, where no lag counts them."""
+    last = view.snapshot.last
+    if not last.waiting_retries.message_count:
+        return
+    failed_times = last.waiting_retries.failed_times
+    yield Finding(
+        rule="Q24",
+        severity=Severity.WARN if failed_times >= FAILED_TIMES_MIN else Severity.INFO,
+        title=Phrase(
+            "failed messages wait for their next attempt: {messages}",
+            messages=describe_waiting(last.waiting_retries),
+        ),
+        evidence=tuple(
+            Phrase(
+                "{broker}: {messages}; failed attempts so far: up to {n}",
+                broker=broker.broker_name,
+                messages=describe_waiting(broker.waiting_retries),
+                n=f"{broker.waiting_retries.failed_times:,}",
+            )
+            for broker in last.brokers
+            if broker.waiting_retries.message_count
+        ),
+        consequence=Phrase(
+            "no lag counts these messages; each comes again when its delay is over, of at most "
+            "2 hours by default, until the group's limit of retries, and then becomes a dead letter"
+        ),
+        remedy="find out why listeners fail (their log names the error of each message)",
+    )
+
+
+def describe_waiting(retries: WaitingRetries) -> Phrase:
+    """Describe how many failed messages wait for their next attempt."""
+    messages = count_of(retries.message_count, "message")
+    return Phrase("about {messages}", messages=messages) if retries.is_estimate else messages
 
 
 def _count_new_letters(view: GroupView) -> int:
@@ -422,6 +466,14 @@ def _describe_hands(view: GroupView, client_id: str) -> Phrase:
     )
 
 
+def _consumed_loads(view: GroupView) -> dict[str, list[MessageQueue]]:
+    """Return each member's queues, those of the retry topic only where somebody consumes them."""
+    return {
+        client_id: [q for q in queues if view.is_user_queue(q) or view.queues[q].owners]
+        for client_id, queues in all_loads(view).items()
+    }
+
+
 def _pace(view: GroupView, queues: Iterable[MessageQueue]) -> Flow | None:
     """Return the flow of the queues that do not stand still."""
     return view.flow(q for q in queues if not view.stands_still(q))
@@ -461,13 +513,21 @@ def _describe_pace(view: GroupView, client_id: str, pace: Flow | None) -> Phrase
 
 def _pace_remedy(view: GroupView, behind: list[str], *, are_all: bool) -> str:
     faster = "give listeners more threads, or make them faster (batches, fewer remote calls)"
-    loads = user_loads(view)
+    loads = _consumed_loads(view)
     limits = {r.client_id: r.messages_per_s_max for r in view.snapshot.reports}
     limited = [client_id for client_id in behind if limits.get(client_id)]
     if limited:
         return (
             f"raise messages_per_s_max of {', '.join(limited)}, or start more members; a member "
             "consumes no faster than its own limit"
+        )
+    mine = [queue for client_id in behind for queue in loads[client_id]]
+    failed = [queue for queue in mine if not view.is_user_queue(queue) and view.lag([queue])]
+    if 2 * view.lag(failed) > view.lag(mine):
+        return (
+            "most of these messages failed before and come again through "
+            f"{describe_queues(failed)}, and one queue has one owner: more members do not help; "
+            f"{faster}"
         )
     crowded = [q for q in find_crowded_queues(view) if any(q in loads[c] for c in behind)]
     if crowded:

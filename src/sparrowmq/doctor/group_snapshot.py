@@ -63,6 +63,27 @@ def add_dead_letters(counts: Collection[DeadLetterCount]) -> DeadLetterCount:
     )
 
 
+class WaitingRetries(NamedTuple):
+    """The failed messages of a group that wait for their next attempt, which no lag counts.
+
+    `failed_times` is how often one of them has failed at most. The count is an estimate where more
+    messages wait than were looked at.
+    """
+
+    message_count: int = 0
+    is_estimate: bool = False
+    failed_times: int = 0
+
+
+def add_waiting_retries(counts: Collection[WaitingRetries]) -> WaitingRetries:
+    """Return the waiting messages of several levels or brokers as one count."""
+    return WaitingRetries(
+        sum(each.message_count for each in counts),
+        any(each.is_estimate for each in counts),
+        max((each.failed_times for each in counts), default=0),
+    )
+
+
 class ProgressChange(NamedTuple):
     """A change of progress that no member made, as a SparrowMQ broker noted it.
 
@@ -102,6 +123,7 @@ class ProgressChange(NamedTuple):
 
 
 _NO_DEAD_LETTERS = DeadLetterCount()
+_NO_WAITING_RETRIES = WaitingRetries()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +140,7 @@ class BrokerView:
         is_denied: whether access control keeps who looks from the group.
         answer_ms: the time of the answer with the client ids; None without one, or unmeasured.
         dead_letters: the group's dead letters at this broker.
+        waiting_retries: the group's failed messages that wait at this broker.
         changes: the newest changes of the group's progress that no member made, the newest first.
         is_popped: whether consumers of the group have popped messages lately.
         is_disabled: whether the group's settings at this broker keep its messages back; asked only
@@ -138,6 +161,7 @@ class BrokerView:
     is_denied: bool = False
     answer_ms: int | None = None
     dead_letters: DeadLetterCount = _NO_DEAD_LETTERS
+    waiting_retries: WaitingRetries = _NO_WAITING_RETRIES
     changes: tuple[ProgressChange, ...] = ()
     is_popped: bool = False
     is_disabled: bool = False
@@ -205,6 +229,11 @@ class Sample:
     def dead_letters(self) -> DeadLetterCount:
         """The group's dead letters at all brokers."""
         return add_dead_letters([broker.dead_letters for broker in self.brokers])
+
+    @property
+    def waiting_retries(self) -> WaitingRetries:
+        """The group's failed messages that wait for their next attempt at all brokers."""
+        return add_waiting_retries([broker.waiting_retries for broker in self.brokers])
 
 
 class TopicQueues(NamedTuple):
@@ -412,11 +441,16 @@ class GroupSnapshot:
 
     @property
     def reports_pops(self) -> bool:
-        """Whether a broker reports that the group pops, or has messages in flight."""
+        """Whether a broker reports that the group pops, or has messages in flight.
+
+        What consumers by message have left in flight stays there while members pull, who have
+        queues in hand.
+        """
         last = self.last
         if any(b.is_popped or b.consume_type == "CONSUME_POP" for b in last.brokers):
             return True
-        return any(progress.in_flight for progress in last.progress)
+        in_flight = any(progress.in_flight for progress in last.progress)
+        return in_flight and not any(report.held for report in self.reports)
 
     @property
     def is_by_message(self) -> bool:

@@ -274,16 +274,35 @@ class GroupView:
         which not each of its queues has a message between the samples.
         """
         rate = self.rates.get(queue)
-        came = 0 if rate is None else rate.produced_per_s * self.snapshot.interval_ms / 1000
         return (
             rate is not None
             and rate.stood_still
-            and self.lag([queue]) > (0 if is_silent else round(came))
+            and self.lag([queue]) > (0 if is_silent else self._count_new(queue))
             and not self.is_handed_over(queue)
             and not self.waits_for_match(queue)
             and 2 * self.uncommitted(queue) < self.lag([queue])
             and not self._has_no_turn(queue)
         )
+
+    def has_only_new(self, queue: MessageQueue) -> bool:
+        """Return whether nothing is known of a queue's pace, as its backlog came meanwhile.
+
+        All of it came between the samples, and the offset did not move.
+        """
+        rate = self.rates.get(queue)
+        stood_still = rate is not None and rate.stood_still
+        return stood_still and 0 < self.lag([queue]) <= self._count_new(queue)
+
+    def _count_new(self, queue: MessageQueue) -> int:
+        """Return how many messages of a queue came between the samples."""
+        rate = self.rates.get(queue)
+        return 0 if rate is None else round(rate.produced_per_s * self.snapshot.interval_ms / 1000)
+
+    def may_be_in_calls(self, queues: Iterable[MessageQueue]) -> bool:
+        """Return whether all that is behind may be in calls that last longer than the look."""
+        flow = self.flow(queues)
+        is_long = 1000 * self.listener_s >= self.snapshot.interval_ms
+        return flow is not None and flow.is_on_its_way and is_long
 
     def _has_no_turn(self, queue: MessageQueue) -> bool:
         """Return whether an owner's own limit is too low for a message of each of its queues."""

@@ -241,9 +241,7 @@ def find_stuck_queues(view: GroupView) -> Iterator[Finding]:
     if view.snapshot.is_broadcasting:
         return
     moving = {queue for queue, rate in view.rates.items() if rate.consumed_per_s > 0}
-    flow = view.flow(view.user_queues)
-    if flow and flow.is_on_its_way and 1000 * view.listener_s >= view.snapshot.interval_ms:
-        # Calls last longer than the look, and all that is behind may be in their hands.
+    if view.may_be_in_calls(view.user_queues):
         return
     loads = all_loads(view)
     for queue, connections in view.ownership.falls_to.items():

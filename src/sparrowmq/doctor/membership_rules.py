@@ -225,7 +225,8 @@ def find_ghosts(view: GroupView) -> Iterator[Finding]:
         mine = [queue for queue in queues if view.is_user_queue(queue)]
         is_silent = any(r.client_id == client_id and r.is_silent for r in view.snapshot.reports)
         waiting = [queue for queue in mine if view.stands_still(queue, is_silent=is_silent)]
-        if not waiting or len(waiting) < len([q for q in mine if view.lag([q])]):
+        behind = [queue for queue in mine if view.lag([queue]) and not view.has_only_new(queue)]
+        if not waiting or not set(waiting).issuperset(behind):
             continue
         if any(view.rates[queue].consumed_per_s for queue in queues if queue in view.rates):
             # R30 reports the queues of a working member that stand still.
@@ -234,6 +235,8 @@ def find_ghosts(view: GroupView) -> Iterator[Finding]:
             rate.consumed_per_s > 0 for queue, rate in view.rates.items() if queue not in queues
         )
         if not is_silent and not (others_move and client_id in before):
+            continue
+        if not is_silent and view.may_be_in_calls(view.user_queues):
             continue
         time = view.describe_interval()
         evidence = [Phrase("none of the member's offsets moved within {time}", time=time)]

@@ -79,12 +79,29 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q20": flow_rules.find_uncommitted,
         "Q21": topic_rules.find_unacknowledged,
         "Q22": topic_rules.find_expired,
+        "Q23": topic_rules.find_abandoned_queues,
+        "Q24": flow_rules.find_waiting_retries,
     }
 )
 
 # The rules that hold for groups that consume by message; the others are about owners of queues.
 BY_MESSAGE = frozenset(
-    ("Q01", "Q02", "Q03", "Q04", "Q08", "Q10", "Q13", "Q16", "Q19", "Q21", "Q22", "R32")
+    [
+        "Q01",
+        "Q02",
+        "Q03",
+        "Q04",
+        "Q08",
+        "Q10",
+        "Q13",
+        "Q16",
+        "Q19",
+        "Q21",
+        "Q22",
+        "Q23",
+        "Q24",
+        "R32",
+    ]
 )
 
 # Faults and their effects, which other rules find too. The roots come first: their effects may have
@@ -108,9 +125,10 @@ EFFECTS: Mapping[str, frozenset[str]] = MappingProxyType(
             ("R08", "Q06 Q07 Q10 R09 R10 R11 R17 R28 R30"),
             ("R09", "Q07 Q10 R10 R11 R17 R28 R30"),
             ("R10", "R11 R28"),
-            ("Q19", "Q06 Q07 Q10 Q13 R17 R28 R30"),
+            ("Q19", "Q06 Q07 Q10 Q13 Q24 R17 R28 R30"),
+            ("Q04", "Q24"),
             # In order, a message that fails stops its queue.
-            ("Q13", "Q21 Q06 Q07 Q10 R17 R28 R30"),
+            ("Q13", "Q21 Q24 Q06 Q07 Q10 R17 R28 R30"),
             ("Q20", "Q07 Q10 R11 R17"),
             ("Q06", "Q10 Q12 R11 R17 R22 R30"),
             ("Q08", "Q20 Q10 R17"),

@@ -1,4 +1,4 @@
-"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q19, Q21, Q22: topics, queues. Pure.
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q19, Q21 ... Q23: topics, queues. Pure.
 
 Tests: test_diagnosis_queues.py.
 """
@@ -55,11 +55,10 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
     in_hand = {held.queue for report in view.snapshot.reports for held in report.held}
     # Only the members know the shares that such a strategy gives.
     is_unknown = find_named(view.snapshot.strategy) is None
+    twins = find_duplicates(view.snapshot.last)
     # Of an id that is in use twice, nobody takes the second share. Otherwise the strategy fails.
-    given_to_nobody = (
-        frozenset()
-        if find_duplicates(view.snapshot.last)
-        else {queue for queue, client_ids in view.ownership.shares.items() if not client_ids}
+    given_to_nobody = frozenset(
+        queue for queue, ids in view.ownership.shares.items() if not ids and not twins
     )
     ignored = [
         queue
@@ -67,6 +66,8 @@ def find_ignored_queues(view: GroupView) -> Iterator[Finding]:
         if (connections or is_unknown or queue in given_to_nobody)
         and queue not in in_hand
         and view.is_user_queue(queue)
+        # One of several processes with an id reports; the others may have the queue.
+        and twins.keys().isdisjoint(c.client_id for c in connections)
     ]
     if not ignored:
         return
@@ -453,6 +454,56 @@ def find_surplus_queues(view: GroupView) -> Iterator[Finding]:
         )
 
 
+def find_abandoned_queues(view: GroupView) -> Iterator[Finding]:
+    """Q23: a topic got fewer queues while the group had messages in those that are gone."""
+    for topic in view.snapshot.topics:
+        counts = {at.broker_name: max(at.read_count, at.write_count) for at in topic.queues}
+        left = [
+            queue
+            for queue in view.progress
+            if queue.topic == topic.topic
+            and queue.queue_id >= counts.get(queue.broker_name, queue.queue_id + 1)
+            and view.lag([queue])
+        ]
+        if not left:
+            continue
+        yield Finding(
+            rule="Q23",
+            severity=Severity.ERROR,
+            title=Phrase(
+                "topic {topic} hides queues with messages of the group", topic=topic.topic
+            ),
+            evidence=tuple(
+                Phrase(
+                    "{queue}: {messages} from offset {offset} on",
+                    queue=describe_queues([queue]),
+                    messages=count_of(view.lag([queue]), "message"),
+                    offset=f"{view.progress[queue].committed_offset or 0:,}",
+                )
+                for queue in left
+            ),
+            consequence=Phrase(
+                "the topic has fewer queues than before, and no member gets {queues}; the messages "
+                "expire there",
+                queues=describe_queues(left),
+            ),
+            remedy=(
+                "raise readQueueNums so that members get these queues again, and lower it once "
+                "they have consumed them"
+            ),
+            commands=(
+                NextCommand(
+                    Phrase("raise"),
+                    (
+                        *("topic", "update", topic.topic, "--read-queues"),
+                        str(max(queue.queue_id for queue in left) + 1),
+                    ),
+                ),
+            ),
+            unowned=tuple(left),
+        )
+
+
 def find_closed_topics(view: GroupView) -> Iterator[Finding]:
     """Q02: no name server knows a topic, or a broker lets nobody read it, or nobody write it."""
     for topic in view.snapshot.user_topics:
@@ -583,7 +634,9 @@ def find_disabled_group(view: GroupView) -> Iterator[Finding]:
         ),
         evidence=tuple(Phrase("{broker}: consumeEnable is false", broker=name) for name in brokers),
         consequence=Phrase(
-            "members are connected, and these brokers refuse their pulls: {backlog}",
+            "members are connected, and these brokers refuse their pulls: {backlog}"
+            if view.ownership.connections
+            else "these brokers give messages to nobody of the group: {backlog}",
             backlog=view.describe_backlog(queues),
         ),
         remedy="enable the group again; brokers list who changed its settings",
@@ -634,8 +687,13 @@ def find_unmatched_subscriptions(view: GroupView) -> Iterator[Finding]:
             {s.expression for r in reports for s in r.subscriptions if s.topic == topic.topic}
         )
         held = [h for report in reports for h in report.held if h.queue.topic == topic.topic]
-        since_ms = view.timestamp_ms - UNMATCHED_MS
-        gets_some = any(h.cached_count or h.last_consume_timestamp_ms > since_ms for h in held)
+        # By the member's own clock, which its last pull shows.
+        gets_some = any(
+            h.cached_count
+            or h.last_consume_timestamp_ms
+            > (h.last_pull_timestamp_ms or view.timestamp_ms) - UNMATCHED_MS
+            for h in held
+        )
         flow = view.flow(topic.subscribe_queues)
         came = 0 if flow is None else round(flow.produced_per_s * view.snapshot.interval_ms / 1000)
         if came < UNMATCHED_MIN or not held or gets_some or topic.topic not in view.filtered:
@@ -676,14 +734,17 @@ def find_group_without_members(view: GroupView) -> Iterator[Finding]:
     if view.ownership.is_by_message and not view.in_flight:
         # The offsets move.
         return
+    waiting = view.snapshot.last.waiting_retries
     yield Finding(
         rule="Q04",
-        severity=Severity.ERROR if view.lag(queues) else Severity.WARN,
+        severity=Severity.ERROR if view.lag(queues) or waiting.message_count else Severity.WARN,
         title=Phrase("no member of this group is connected"),
         evidence=(Phrase("asked {brokers}", brokers=count_of(len(answering), "broker")),),
         consequence=(
             Phrase("nothing is consumed: {backlog}", backlog=view.describe_backlog(queues))
             if view.lag(queues)
+            else Phrase("nobody will consume failed messages that come again, nor new messages")
+            if waiting.message_count
             else Phrase("all stored messages are consumed; nobody consumes new messages")
             if queues
             else Phrase("nobody consumes; brokers know no offset of the group")

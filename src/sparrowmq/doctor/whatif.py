@@ -49,7 +49,6 @@ Source: rebalance rules of RocketMQ 4.9, POP of 5.5; KIP-54, KIP-62, KIP-394, KI
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,7 +186,6 @@ class Step:
         skew: the largest share minus the smallest.
         idle: the number of members without a queue.
         is_shared: whether every member takes messages of every queue, which has no owner.
-        failure: the reason why the strategy failed; "" if it did not.
     """
 
     event: GroupEvent | None
@@ -200,7 +198,6 @@ class Step:
     cost: Cost = NO_COST
     split: SplitView = NO_HARM
     is_shared: bool = False
-    failure: str = ""
 
     @property
     def unowned(self) -> list[MessageQueue]:
@@ -379,12 +376,7 @@ def _step(
     members: tuple[MemberProcess, ...],
     before: Step | None,
 ) -> Step:
-    failure = ""
-    owners: Owners = dict.fromkeys(plan.queues, ())
-    try:
-        owners = _owners(plan, name, members, before)
-    except (ValueError, TypeError) as error:
-        failure = str(error)
+    owners = _owners(plan, name, members, before)
     loads = Counter(number for taken in owners.values() for number in taken)
     counts = [loads[member.number] for member in members]
     moved, needless = _moves(before, owners, members)
@@ -399,7 +391,6 @@ def _step(
         cost=_cost(plan, name, event, members, before, owners),
         split=_split(plan, name, members, before),
         is_shared=name == SHARED_NAME,
-        failure=failure,
     )
 
 
@@ -637,8 +628,7 @@ def _split(
     behind, others = members[:-1:2], (*members[1:-1:2], members[-1])
     shares: dict[int, Sequence[MessageQueue]] = dict.fromkeys((m.number for m in members), ())
     for cid_all, viewers in ((everybody[:-1], behind), (everybody, others)):
-        with contextlib.suppress(ValueError, TypeError):
-            shares |= _shares(plan, name, viewers, cid_all, held)
+        shares |= _shares(plan, name, viewers, cid_all, held)
     owners = _owners_of(plan, shares)
     double = sum(len(taken) > 1 for taken in owners.values())
     return SplitView(

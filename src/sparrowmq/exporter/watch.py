@@ -135,7 +135,10 @@ class ClusterWatch:
 
     async def _look_at(self, name: str, counts: GroupCounts) -> None:
         try:
-            snapshot = await self._driver.run(take_snapshot(self._directory, name))
+            # Of a thousand groups, reading waiting messages would take the broker's time.
+            snapshot = await self._driver.run(
+                take_snapshot(self._directory, name, counts_retries=False)
+            )
         except SparrowError as error:
             LOG.debug("group %s cannot be looked at: %s", name, error)
             return

@@ -8,7 +8,7 @@ Tests: test_duplicates.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -88,6 +88,16 @@ def select_columns(
     if not may_be_empty and selected.isEmpty():
         raise ConfigError(f"{what} has no rows: there is nothing to compute")
     return selected
+
+
+def check_complete(frame: DataFrame, names: Iterable[str], *, what: str) -> DataFrame:
+    """Return the frame. Raises: ConfigError if a row has a null, as JSON lines may omit a value."""
+    counts = {name: F.count_if(F.col(name).isNull()) for name in names}
+    (row,) = frame.select(F.count("*"), *counts.values()).collect()
+    for name, count in zip(counts, row[1:], strict=True):
+        if count:
+            raise ConfigError(f"{what}: {count:,} of {row[0]:,} rows have no {name}")
+    return frame
 
 
 def collect_as(frame: DataFrame, kind: type[Value]) -> list[Value]:

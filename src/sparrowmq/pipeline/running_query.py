@@ -48,7 +48,7 @@ def run_query(
         listener: the listener of the query's progress.
 
     Returns: whether the query was stopped.
-    Raises: the error of the query.
+    Raises: the error of the query, or of `should_stop`, which stops the query too.
     """
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     if interval_s is None:
@@ -67,7 +67,8 @@ def run_query(
                     return False
         except KeyboardInterrupt:
             pass
-        query.stop()
+        finally:
+            query.stop()
         return True
     finally:
         if listener is not None:

@@ -20,7 +20,7 @@ from sparrowmq.client.operations.pop import (
     read_popped,
     receive,
 )
-from sparrowmq.client.operations.pop_loop import run_push
+from sparrowmq.client.operations.pop_loop import push_loop
 from sparrowmq.client.operations.request import ask, make_request
 from sparrowmq.client.operations.routes import get_broker_address
 from sparrowmq.client.subscriber import Listener, RebalanceCallbacks, Subscriber
@@ -195,7 +195,7 @@ class PopUsers:
                 begin_leaving(subscriber, now_ms=process.monotonic_ms())
                 driver.turn()
 
-        driver.start(run_push(subscriber), name=process.name, on_done=left)
+        driver.start(push_loop(subscriber)(), name=process.name, on_done=left)
         process.call_in(int(self._dice.expovariate(1 / LIFE_MS)), leave)
 
     def _make_listener(self) -> Listener:

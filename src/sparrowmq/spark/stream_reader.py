@@ -52,6 +52,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch = QueueWatch(options)
         self._batch_ms = clock.monotonic_ms()
         self._frozen: dict[MessageQueue, int] | None = None
+        # An earlier run planned the batch that is dealt out before this one plans any.
+        self._has_planned = False
         # What the last call found: Spark asks every 10 ms, and a queue may be gone for long.
         self._losses: list[Loss] = []
 
@@ -90,6 +92,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Mapping[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """Return the end of the next micro-batch; `start` again if no batch begins."""
+        self._has_planned = True
         begin, stored_by_ms = decode_offsets(start), decode_stored_by(start)
         bounds = self._watch.look(begin).bounds
         is_limited = not isinstance(limit, ReadAllAvailable)
@@ -132,7 +135,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Divide a micro-batch into partitions. An earlier run of the query may have planned it."""
         finish = decode_offsets(end)
         ranges = ranges_between(decode_offsets(start), finish)
-        found = self._watch.found
+        # Spark asks for the end of `Trigger.AvailableNow`, and for the start of a first batch,
+        # before it runs a batch again.
+        found = self._watch.found if self._has_planned else None
         if found is None:
             found = self._watch.look({each.queue: each.start for each in ranges})
             ranges, gone = leave_out_gone(ranges, found.queues)

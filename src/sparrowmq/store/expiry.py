@@ -31,9 +31,6 @@ from sparrowmq.store.record_check import RecordChecker
 from sparrowmq.store.recovery import QueueKey
 from sparrowmq.store.storage import Storage, is_lost, parent_directory
 
-# Later than any store time.
-ANY_TIMESTAMP_MS = 1 << 63
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryWork:
@@ -85,7 +82,7 @@ class Expiry:
         before_timestamp_ms: int | None,
         files_max: int,
         reason: str,
-        timestamp_ms: int = ANY_TIMESTAMP_MS,
+        timestamp_ms: int,
     ) -> ExpiryWork | None:
         """Forget the oldest files; return the work that removes them, None without any.
 
@@ -132,8 +129,10 @@ class Expiry:
             except OSError as error:
                 if not is_lost(error):
                     raise
-                # The first file's own time decides about no file.
-                first, loss = None, error if at > 0 else None
+                # Without the first file's time, the times of the later files still decide.
+                if at > 0:
+                    loss = error
+                continue
             if first is None or not latest_ms <= first.store_timestamp_ms <= timestamp_ms:
                 continue
             if first.store_timestamp_ms >= before_timestamp_ms:

@@ -536,12 +536,13 @@ def _read_header(file: StorageFile, slot_count: int, entry_count: int) -> IndexH
     return header if header.next_number <= entry_count else None
 
 
+def is_index_name(name: str) -> bool:
+    """Return whether a name is that of a file of the index."""
+    return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
+
+
 def _list_names(storage: Storage) -> list[str]:
-    return [
-        name
-        for name in storage.list_names(INDEX_DIRECTORY)
-        if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
-    ]
+    return list(filter(is_index_name, storage.list_names(INDEX_DIRECTORY)))
 
 
 class _Found(NamedTuple):

@@ -42,7 +42,7 @@ from sparrowmq.store.clean_stop import resume, write_stop
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, take_readable
-from sparrowmq.store.expiry import ANY_TIMESTAMP_MS, Expiry, ExpiryWork
+from sparrowmq.store.expiry import Expiry, ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.key_search import compare_key
 from sparrowmq.store.log_scan import LogScan
@@ -839,7 +839,7 @@ class MessageStore:
         before_timestamp_ms: int | None,
         files_max: int,
         reason: str,
-        timestamp_ms: int = ANY_TIMESTAMP_MS,
+        timestamp_ms: int,
     ) -> ExpiryWork | None:
         """Forget the oldest files of the log; return the work that removes them, None for none.
 

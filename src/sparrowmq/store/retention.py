@@ -209,6 +209,9 @@ class Retention:
             self._is_asked = is_asked and (work is not None or self._store.expiry_waits)
         if work is None and percent > config.disk_force_percent:
             work = self._store.expire(
-                before_timestamp_ms=None, files_max=1, reason=f"the disk is {percent} % full"
+                before_timestamp_ms=None,
+                files_max=1,
+                reason=f"the disk is {percent} % full",
+                timestamp_ms=timestamp_ms,
             )
         return work

@@ -34,7 +34,7 @@ from sparrowmq.store.index_file import (
     read_slots,
 )
 from sparrowmq.store.log_scan import LogScan
-from sparrowmq.store.message_index import INDEX_DIRECTORY, LogKeys, find_counts
+from sparrowmq.store.message_index import INDEX_DIRECTORY, LogKeys, find_counts, is_index_name
 from sparrowmq.store.record_check import RECORD_SIZE_MIN, RecordChecker
 from sparrowmq.store.storage import Storage
 
@@ -102,6 +102,11 @@ class _Queue:
                     self.wrong += 1
                 else:
                     self.missing += 1
+
+
+def _describe_others(count: int) -> str:
+    """Return the text about files of other programs, which a start leaves alone."""
+    return f"files that are not the store's: {count:,}"
 
 
 def _padded(files: FileSeries, offset: int, size: int) -> bytes:
@@ -282,7 +287,7 @@ class StoreCheck:
                 text += f", {count:,} {what}"
         names = list_visible(self._storage, path)
         if others := len([name for name in names if not is_position(name)]):
-            text += f"; files that are not the store's: {others:,}"
+            text += f"; {_describe_others(others)}"
         if not (queue.missing or queue.wrong or stray):
             return FileFinding(path, Soundness.SOUND, text)
         if not self._is_stopped and not queue.wrong:
@@ -318,7 +323,10 @@ class StoreCheck:
         slot_count, entry_count = find_counts(self._storage, self._config)
         size = index_file_size(slot_count, entry_count)
         keys = None if log is None else _KeysOfLog(log, self._log_end)
-        for name in list_visible(self._storage, INDEX_DIRECTORY):
+        names = list_visible(self._storage, INDEX_DIRECTORY)
+        if others := len([name for name in names if not is_index_name(name)]):
+            yield FileFinding(INDEX_DIRECTORY, Soundness.SOUND, _describe_others(others))
+        for name in filter(is_index_name, names):
             path = f"{INDEX_DIRECTORY}/{name}"
             file = self._storage.open(path)
             try:

@@ -63,6 +63,8 @@ def answering(denying: str) -> Handler:
         is_of_group = request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP
         if is_of_group and address in denying:
             return response_to(request, ResponseCode.SYSTEM_ERROR, remark=DENIED)
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return response_to(request, ResponseCode.TOPIC_NOT_EXIST, remark="no retries yet")
         body = bodies.get(RequestCode(request.code))
         if body is None:
             return response_to(request, ResponseCode.CONSUMER_NOT_ONLINE, remark="not asked here")

@@ -17,13 +17,29 @@ from sparrowmq import (
     MessageExt,
     TopicRouteNotFound,
 )
-from sparrowmq.calling.effects import Event, Join, Operation, Spawn, sleep, spawn, wait
-from sparrowmq.client.assembly import make_pop_source, subscribe_pops
+from sparrowmq.calling.effects import (
+    Event,
+    Join,
+    Operation,
+    Spawn,
+    Task,
+    Wait,
+    cancel,
+    sleep,
+    spawn,
+    wait,
+)
+from sparrowmq.client.assembly import (
+    add_subscription,
+    make_pop_source,
+    make_subscription,
+    subscribe_pops,
+)
 from sparrowmq.client.operations import pop, pop_loop
 from sparrowmq.client.operations.deliver import Judged
 from sparrowmq.client.operations.pop import PopSource
 from sparrowmq.client.operations.routes import ROUTE_MS
-from sparrowmq.client.subscriber import GivenUp, RequestFailed
+from sparrowmq.client.subscriber import GivenUp, RequestFailed, Subscriber
 from sparrowmq.errors import ConnectFailed, InvokeTimeout
 from sparrowmq.membership.actions import Deliver
 from sparrowmq.model.message import (
@@ -389,6 +405,25 @@ def test_failed_message_is_invisible_for_the_delay_of_its_level(
     assert popping.subscriber.counters.sent_back == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "reconsume_times", "is_dead"),
+    [({}, 15, False), ({}, 16, True), ({"max_reconsume_times": 2}, 2, True)],
+)
+def test_message_that_fails_too_often_is_a_dead_letter(
+    settings: dict[str, Any], reconsume_times: int, *, is_dead: bool
+) -> None:
+    run, popping = Play(Brokers()), make_popping(make_source("T"), **settings)
+    (message,) = messages_of(1, reconsume_times=reconsume_times)
+    batch = pop_loop._Batch(message.queue, [message], until_ms=0, popped_ms=0)
+    run(pop_loop._return_failed(popping, batch, Judged(0, 0, {}, ConsumedCode.FAILED)))
+
+    code = (
+        RequestCode.CONSUMER_SEND_MSG_BACK if is_dead else RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    )
+    assert code in [each.code for _, each in run.requests]
+    assert popping.done == [message] * is_dead
+
+
 @pytest.mark.parametrize("is_decided", [False, True])
 def test_call_ends_with_all_of_its_messages_and_decisions(*, is_decided: bool) -> None:
     def listen(messages: list[MessageExt], context: ConsumeContext) -> None:
@@ -636,3 +671,85 @@ def test_topic_that_nobody_may_read_gives_no_message() -> None:
 
     assert run(pop.receive(source, count_max=2, invisible_ms=1, wait_ms=700)) == []
     assert sum(run.slept_ms) == 700
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_what_a_pop_finds_for_a_receive_that_is_cancelled_is_given_back(
+    run: Callable[[Operation[Any]], Any], monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    (message, *_) = receive_of_both(Play(Brokers()), make_source("T"))
+    source, has_come, is_returned = make_source("T"), Event(), Event()
+    returned: list[MessageExt] = []
+
+    def find_places(_: PopSource) -> Operation[Any]:
+        yield from ()
+        return [(source.subscriptions["T"], message.queue)]
+
+    def pop_one(*_: Any) -> Operation[list[MessageExt]]:
+        yield from wait(has_come)
+        return [message]
+
+    def give_back(_: PopSource, messages: Sequence[MessageExt]) -> Operation[None]:
+        yield from ()
+        returned.extend(messages)
+        is_returned.set()
+
+    def cancel_then(task: Task) -> Operation[None]:
+        yield from wait(has_come)
+        yield from cancel(task)
+
+    def operation() -> Operation[None]:
+        receiving = yield from spawn(
+            pop.receive(source, count_max=1, invisible_ms=1, wait_ms=60_000), name="receive"
+        )
+        yield from sleep(0)
+        if is_over:
+            # It is cancelled once the pop has ended, and before it has the messages.
+            yield from spawn(cancel_then(receiving), name="cancel")
+            yield from sleep(0)
+        else:
+            yield from cancel(receiving)
+        has_come.set()
+        yield from wait(is_returned, timeout_ms=2_000)
+
+    monkeypatch.setattr(pop, "_find_places", find_places)
+    monkeypatch.setattr(pop, "_pop", pop_one)
+    monkeypatch.setattr(pop, "give_back", give_back)
+    run(operation())
+    assert returned == [message]
+
+
+class Failing(Play):
+    """Fails once, where the loop first waits; its consumer leaves then."""
+
+    def __init__(self, brokers: Brokers, subscriber: Subscriber, *, calls: bool) -> None:
+        super().__init__(brokers)
+        self._subscriber = subscriber
+        self._calls = calls
+
+    def carry_out(self, effect: Any) -> Any:
+        if isinstance(effect, Spawn) and effect.name == "calls of the listener":
+            if not self._calls:
+                effect.operation.close()
+                return PlayedTask(effect.name)
+        elif isinstance(effect, Wait) and self._subscriber.counters.delivered:
+            self._subscriber.member.leave(self.now_ms)
+            raise LookupError("a mistake")
+        return super().carry_out(effect)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_loop_that_failed_goes_on_with_the_messages_in_hand(*, is_done: bool) -> None:
+    brokers = Brokers()
+    subscriber = make_idle_subscriber("GID", balance="messages", consume_thread_count=1)
+    add_subscription(subscriber, make_subscription(subscriber, "T", "*"))
+    serve, run = pop_loop.push_loop(subscriber), Failing(brokers, subscriber, calls=is_done)
+    with pytest.raises(LookupError):
+        run(serve())
+    asked = len(run.requests)
+    run(serve())
+
+    codes = [each.code for _, each in run.requests[asked:]]
+    end = RequestCode.ACK_MESSAGE if is_done else RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    assert codes.count(end) == subscriber.counters.pulled
+    assert subscriber.counters.pulled > 0

@@ -82,6 +82,40 @@ def test_missing_topics_do_not_wait_for_a_silent_name_server_each(
     assert run(find_route(servers, "T")).broker_datas == ROUTE.broker_datas
 
 
+def test_silent_name_servers_share_the_time(play: Callable[[Handler], Play]) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if address == "n:1":
+            raise ConnectFailed("refused", address=address)
+        run.now_ms += run.waits_ms[-1]
+        raise InvokeTimeout("no answer")
+
+    run, servers = play(answer), NameServers(("n:1", "n:2", "n:3"))
+    begun_ms = run.now_ms
+    with pytest.raises(ConnectFailed):
+        run(find_route(servers, "T", timeout_ms=3_000))
+
+    # One that refuses at once leaves its share to the others.
+    assert run.waits_ms == [1_000, 1_500, 1_500]
+    assert run.now_ms - begun_ms == 3_000
+
+
+def test_name_server_that_was_refused_is_asked_again_as_soon_as_it_runs(
+    play: Callable[[Handler], Play],
+) -> None:
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if address == "n:2" and not runs:
+            raise ConnectFailed("refused", address=address)
+        return answer_at("n:2")(address, request)
+
+    runs = list[bool]()
+    run, servers = play(answer), NameServers(("n:1", "n:2"))
+    with pytest.raises(TopicRouteNotFound):
+        run(find_route(servers, "T"))
+    runs.append(True)
+
+    assert run(find_route(servers, "T")).broker_datas == ROUTE.broker_datas
+
+
 def test_broker_is_found_at_its_new_address(play: Callable[[Handler], Play]) -> None:
     brokers = {"a": "a:1"}
 

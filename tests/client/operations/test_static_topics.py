@@ -140,6 +140,17 @@ def test_poll_consumer_asks_for_routes_where_a_broker_does_not_take_its_commit(
     assert any(isinstance(each, RefreshRoutes) for each in member.due(NOW_MS))
 
 
+@pytest.mark.parametrize("owner", ["a", "b"])
+def test_queue_counts_among_those_of_the_broker_that_serves_it(
+    subscriber: Subscriber, owner: str
+) -> None:
+    subscriber.routes.update(route_from("T", route(owner), now_ms=NOW_MS))
+    served = {name: subscriber.queues_served_by([name]) for name in ("a", "b", QUEUE.broker_name)}
+
+    # They are in doubt once the connection to it is lost.
+    assert {name: queues for name, queues in served.items() if queues} == {owner: {QUEUE}}
+
+
 def test_message_is_sent_back_to_the_broker_that_stores_it(
     subscriber: Subscriber, play: Callable[[Handler], Play]
 ) -> None:

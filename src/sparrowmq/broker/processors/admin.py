@@ -420,7 +420,7 @@ def _consume_stats(
 ) -> Steps:
     table: dict[MessageQueue, OffsetWrapper] = {}
     for name in topics:
-        table |= yield from _progress(state, group, name)
+        table |= yield from _progress(state, group, name, hides=not audits)
     rate = _consume_rate(state, request, group, topics)
     stats = ConsumeStats(offset_table=table, consume_tps=rate)
     if audits:
@@ -441,15 +441,37 @@ def _consume_rate(state: BrokerState, request: Request, group: str, topics: Sequ
     return round(sum(added[0].per_second for added in found if added is not None), 3)
 
 
+def _hidden_ids(state: BrokerState, group: str, topic: TopicConfig) -> list[int]:
+    """Return the queues that a topic has no more and in which a group left messages behind."""
+    name, store = topic.topic_name, state.store.queues
+    return sorted(
+        queue_id
+        for queue_id, offset in state.offsets.queues(group, name).items()
+        if queue_id not in queue_ids(topic)
+        and max(offset, store.min_offset(name, queue_id)) < store.max_offset(name, queue_id)
+    )
+
+
 def _progress(
-    state: BrokerState, group: str, topic: str
+    state: BrokerState, group: str, topic: str, *, hides: bool
 ) -> Generator[None, None, dict[MessageQueue, OffsetWrapper]]:
-    """Return a group's progress in each queue of a topic; empty for an unknown topic."""
+    """Return a group's progress in each queue of a topic; empty for an unknown topic.
+
+    Args:
+        hides: whether to leave out the queues that the topic has no more, as RocketMQ does.
+    """
     known = state.topics.find(topic)
+    is_pulled = state.pops.is_pulled(group, topic, now_ms=state.now_ms)
     table: dict[MessageQueue, OffsetWrapper] = {}
-    for queue_id in range(0 if known is None else known.read_queue_nums):
+    ids = [] if known is None else list(range(known.read_queue_nums))
+    if known is not None and not hides:
+        ids += _hidden_ids(state, group, known)
+    for queue_id in ids:
         committed = max(0, state.offsets.find(group, topic, queue_id) or 0)
         popped = state.pops.find(group, topic, queue_id)
+        if popped is not None and (is_pulled or committed > popped.commit_offset):
+            # Members that pull get again what others popped and acknowledged.
+            popped = None
         table[MessageQueue(topic, state.config.broker_name, queue_id)] = OffsetWrapper(
             broker_offset=max(0, state.store.queues.max_offset(topic, queue_id)),
             consumer_offset=committed,
@@ -490,7 +512,7 @@ def _broker_consume_stats(
         for name in topics if header.sparrowmq_left else _without_left(state, group, topics):
             topic = state.topics.find(name)
             if topic is not None and (topic.order or not header.is_order):
-                table = yield from _progress(state, group, name)
+                table = yield from _progress(state, group, name, hides=True)
                 total_diff += sum(
                     at.broker_offset - (at.consumer_offset or 0) for at in table.values()
                 )

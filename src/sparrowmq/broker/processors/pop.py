@@ -38,6 +38,7 @@ from sparrowmq.broker.processors.offsets import begins_in_memory
 from sparrowmq.broker.processors.pull import (
     ALL_QUEUES,
     check_consuming,
+    check_held_pop,
     check_way,
     find_consuming_group,
     find_queues,
@@ -197,6 +198,7 @@ def pop(state: BrokerState, request: Request) -> Sequence[Output]:
 def _answer_held(state: BrokerState, checked: _Pop, held: HeldPull) -> Sequence[Output]:
     """Answer a pop that waited, unless there is nothing for it yet."""
     refuse_while_failing(state)
+    check_held_pop(state, held)
     # Group and topic may be deleted or closed by now, or the topic has fewer queues. A pop that
     # waited makes no group again.
     header = checked.header

@@ -14,6 +14,7 @@ from sparrowmq.broker.processors.pop import POP_BYTES_MAX
 from sparrowmq.broker.processors.pull import (
     ALL_QUEUES,
     check_consuming,
+    check_held_pop,
     check_way,
     find_consuming_group,
     find_queues,
@@ -103,6 +104,7 @@ def notify(state: BrokerState, request: Request) -> Sequence[Output]:
 def _answer_held(
     state: BrokerState, header: NotificationRequestHeader, held: HeldPull
 ) -> Sequence[Output]:
+    check_held_pop(state, held)
     # Group and topic may be deleted or closed by now, or the topic has fewer queues.
     check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
     topic = find_queues(state, held.connection, header.topic, header.queue_id)

@@ -112,6 +112,8 @@ def pull(state: BrokerState, request: Request) -> Sequence[Output]:
 def hold(state: BrokerState, held: HeldPull) -> list[Output]:
     """Hold a pull or a pop."""
     outputs: list[Output] = []
+    if held.rules is None and state.access is not None:
+        held.rules = state.access.table
     evicted = state.holds.hold(held)
     if evicted is not None:
         outputs.append(_answer_later(state, evicted))
@@ -153,6 +155,7 @@ def _answer(
     once for each waiting pull.
     """
     try:
+        state.check_held(held)
         # Group and topic may be deleted or closed by now, or the topic has fewer queues. A pull
         # that waited makes no group again.
         check_consuming(header.consumer_group, state.groups.find(header.consumer_group))
@@ -288,6 +291,15 @@ def check_way(state: BrokerState, request: Request, group: str, topic: str) -> N
             ResponseCode.SYSTEM_BUSY,
             f"{GROUPS_PER_TOPIC_MAX} groups consume topic {topic} by messages, which is the limit",
         )
+
+
+def check_held_pop(state: BrokerState, held: HeldPull) -> None:
+    """Refuse a pop, or a wait for one, as `BrokerState.check_held`; another gets what woke it."""
+    try:
+        state.check_held(held)
+    except Refusal:
+        state.holds.wake_first(held.place)
+        raise
 
 
 def given_filter(

@@ -28,6 +28,7 @@ from sparrowmq.model.message import (
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_REPLY_TO_CLIENT,
     PROPERTY_RESENT_BY,
     PROPERTY_RESENT_FROM,
     PROPERTY_TIMER_OUT_MS,
@@ -89,6 +90,7 @@ _DELAY = f"{PROPERTY_DELAY_LEVEL}\x01"
 _HALF = f"{PROPERTY_TRANSACTION_PREPARED}\x01"
 _TIMER = "TIMER_D"
 _HANDLE = f"{PROPERTY_POP_CK}\x01"
+_REPLY = f"{PROPERTY_REPLY_TO_CLIENT}\x01"
 _WAIT = f"{PROPERTY_WAIT_STORE_OK}\x01"
 _WAIT_TRUE = f"{_WAIT}true"
 _WAIT_BEHIND = f"\x02{_WAIT_TRUE}"
@@ -125,6 +127,8 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
     """Serve any of the three send requests."""
     header = header_of(request, _SEND)
     try:
+        if state.access is not None and _REPLY in (header.properties or ""):
+            _check_requester(state, request, header.properties or "")
         stored = store_sent(state, request, header)
     except Refusal as refusal:
         refusal.ext_fields = region_fields(state)
@@ -148,6 +152,20 @@ def send(state: BrokerState, request: Request) -> Sequence[Output]:
         return outputs
     letter, detail = _read_marks(state, header.properties or "")
     return [*outputs, *state.audit.note(request, SENT_AGAIN, group, moves=letter, detail=detail)]
+
+
+def _check_requester(state: BrokerState, request: Request, properties: str) -> None:
+    """Refuse a request whose reply would go to the client of another account."""
+    client_id = state.producers.find_lost_id(request.connection)
+    if client_id is None or find_property(properties, PROPERTY_REPLY_TO_CLIENT) != client_id:
+        return
+    raise state.refusal(
+        BrokerRefusal.ACCESS,
+        request,
+        ResponseCode.NO_PERMISSION,
+        f"the reply would go to another account, whose client id is {client_id} too: give this "
+        "client an instance name of its own",
+    )
 
 
 def _read_marks(state: BrokerState, properties: str) -> tuple[dict[int, tuple[int, int]], str]:

@@ -182,8 +182,9 @@ def runtime_info(state: BrokerState, request: Request) -> Sequence[Output]:
         f"Free : {_size(disk.free_bytes)}.",
         "commitLogDiskRatio": disk_ratio,
         "consumeQueueDiskRatio": disk_ratio,
-        # RocketMQ's brokers have none.
+        # RocketMQ's brokers have neither of the two.
         "storeObstacle": str(store.obstacle or ""),
+        "clockLeadDays": str(state.doubted_clock_lead_days),
         "commitLogMinOffset": str(store.begin_position),
         "commitLogMaxOffset": str(store.appended_position),
         "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),

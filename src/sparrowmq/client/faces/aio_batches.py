@@ -170,9 +170,7 @@ class AsyncBatches:
             # A later message begins the loop anew.
             self._is_running = False
             left = self._batcher.abandon()
-        is_closing = self._batcher.is_closing
-        error = batches.closed_error() if is_closing else batches.cut_short_error()
-        self._batcher.done(left, error)
+        self._batcher.done(left, batches.ended_error(self._batcher))
         # A `flush` may wait for them.
         self._host.call(self._batcher.settled.set)
         self._futures.note_unread()

@@ -45,13 +45,20 @@ class AsyncMember:
         subscriber: the consumer's state.
         serve: makes the operation of the membership, and makes it anew if it fails.
         pool_size: the number of threads for the user's functions.
+        on_failure: called on the driver's thread if the loop ends without `close`.
     """
 
     def __init__(
-        self, subscriber: Subscriber, serve: Callable[[], Operation[None]], *, pool_size: int
+        self,
+        subscriber: Subscriber,
+        serve: Callable[[], Operation[None]],
+        *,
+        pool_size: int,
+        on_failure: Callable[[], None] | None = None,
     ) -> None:
         self._subscriber = subscriber
         self._serve = serve
+        self._on_failure = on_failure
         config = subscriber.config
         self._instance = open_instance(config.client_id, subscriber.name_servers, config.client)
         self.driver = self._instance.driver
@@ -138,7 +145,8 @@ class AsyncMember:
     def check_running(self) -> None:
         """Raise a UsageError before `start`, after `close`, and if the consumer has failed."""
         self.check_open()
-        if self._host.has_ended:
+        # A thread that fails lives on for a moment.
+        if self._host.has_ended or self._failure is not None:
             client_id = self._subscriber.config.client_id
             raise UsageError(
                 f"consumer {client_id} has failed; close it and start a new one"
@@ -233,6 +241,8 @@ class AsyncMember:
                 if self._dropped is not None:
                     self._dropped.detach()
                 self._subscriber.report(ConsumerFailed(self._subscriber.config.client_id, error))
+                if self._on_failure is not None:
+                    self._host.call(self._on_failure)
             raise
 
     async def _serve_on(self) -> None:

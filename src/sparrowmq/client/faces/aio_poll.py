@@ -89,7 +89,10 @@ class AsyncPollConsumer:
         self._has_topics = subscribe_topics(self._state.subscriber, topics)
         self._state.has_subscribed = self._has_topics
         self._member = AsyncMember(
-            self._state.subscriber, partial(poll.serve, self._state), pool_size=POOL_SIZE
+            self._state.subscriber,
+            partial(poll.serve, self._state),
+            pool_size=POOL_SIZE,
+            on_failure=self._state.fail,
         )
         # Never waited for: a second poll at the same time gets an error.
         self._polling = Lock()
@@ -199,6 +202,8 @@ class AsyncPollConsumer:
                 operation = poll.fetch(state, count_max, timeout_ms=timeout_ms)
                 if state.is_closed or not await self._member.driver.run(operation):
                     break
+            if not found and state.has_failed and not state.is_closed:
+                self._member.check_running()
             if found and state.received is not None:
                 state.received(found, begun_timestamp_ms)
             return found

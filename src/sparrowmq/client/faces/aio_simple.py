@@ -7,6 +7,7 @@ Tests: client/test_simple_consumer.py.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Self, Unpack
 
@@ -130,13 +131,24 @@ class AsyncSimpleConsumer:
             TransportError; BrokerError.
         """
         self._check_open()
+        received = pop.ReceivedMessages()
         operation = pop.receive(
             self._source,
             count_max=check_count(count_max),
             invisible_ms=invisible_ms(invisible),
             wait_ms=wait_ms(wait),
+            received=received,
         )
-        return await self._driver.run(operation)
+        try:
+            return await self._driver.run(operation)
+        except BaseException:
+            # The caller is interrupted when the messages have come, and before it gets them.
+            if received.messages:
+                with suppress(UsageError):
+                    self._driver.spawn(
+                        pop.give_back(self._source, received.messages), name="return of messages"
+                    )
+            raise
 
     async def ack(self, *messages: MessageExt) -> None:
         """Acknowledge messages: they are done, and do not come again.

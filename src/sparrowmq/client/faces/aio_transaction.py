@@ -189,8 +189,11 @@ class AsyncTransactionProducer(AsyncProducer):
             self._is_leaving = True
             end = self._coordinator.close
             self._host.call(end)
-            await self._host.end(CLOSE_MARGIN_MS / 1000, give_up=end)
-            INSTANCES.unregister_coordinator(self._coordinator, self._instance)
+            try:
+                await self._host.end(CLOSE_MARGIN_MS / 1000, give_up=end)
+            finally:
+                # A call that is cut short has the next one go on here.
+                INSTANCES.unregister_coordinator(self._coordinator, self._instance)
             # The loop has unregistered it everywhere.
             self._publisher.heartbeat_due_ms = None
         await super().close()

@@ -46,7 +46,7 @@ from sparrowmq.client.operations import (
 from sparrowmq.client.operations import send as sending
 from sparrowmq.client.operations.consumer_health import ConsumerHealth
 from sparrowmq.client.operations.observe import observe, observe_batch
-from sparrowmq.client.operations.pop_loop import run_push
+from sparrowmq.client.operations.pop_loop import push_loop
 from sparrowmq.client.operations.trace_reports import find_tracer, finish
 from sparrowmq.client.operations.waiting import WAIT_MS
 from sparrowmq.client.queue_selector import QueueChoice
@@ -377,7 +377,7 @@ class PushConsumer:
         self._has_topics = subscribe_topics(self._subscriber, topics)
         self._member = Member(
             self._subscriber,
-            partial(run_push, self._subscriber),
+            push_loop(self._subscriber),
             # One thread more than listeners, so that slow listeners do not delay the callbacks.
             pool_size=self._subscriber.config.consume_thread_count + 1,
         )

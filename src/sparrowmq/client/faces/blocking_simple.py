@@ -6,6 +6,7 @@ Tests: client/test_simple_consumer.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Self, Unpack
 
@@ -129,13 +130,24 @@ class SimpleConsumer:
             TransportError; BrokerError.
         """
         self._check_open()
+        received = pop.ReceivedMessages()
         operation = pop.receive(
             self._source,
             count_max=check_count(count_max),
             invisible_ms=invisible_ms(invisible),
             wait_ms=wait_ms(wait),
+            received=received,
         )
-        return self._driver.run(operation)
+        try:
+            return self._driver.run(operation)
+        except BaseException:
+            # The caller is interrupted when the messages have come, and before it gets them.
+            if received.messages:
+                with suppress(UsageError):
+                    self._driver.spawn(
+                        pop.give_back(self._source, received.messages), name="return of messages"
+                    )
+            raise
 
     def ack(self, *messages: MessageExt) -> None:
         """Acknowledge messages: they are done, and do not come again.

@@ -58,6 +58,7 @@ def flush(batcher: Batcher, have_ended: Callable[[], bool]) -> Operation[None]:
 def _place(publisher: Publisher, batcher: Batcher, topic: str) -> Operation[None]:
     """Choose queues for a topic's messages until all messages have a queue."""
     while pendings := batcher.take_unplaced(topic):
+        abandon_count = batcher.abandon_count
         try:
             queues = yield from get_publish_queues(publisher, topic)
         except SparrowError as error:
@@ -68,7 +69,10 @@ def _place(publisher: Publisher, batcher: Batcher, topic: str) -> Operation[None
             raise
         else:
             now_ms: int = yield Now()
-            batcher.place(pendings, queues, now_ms)
+            if batcher.abandon_count == abandon_count:
+                batcher.place(pendings, queues, now_ms)
+            else:
+                batcher.done(pendings, ended_error(batcher))
         batcher.wake.set()
         batcher.settled.set()
 
@@ -82,22 +86,18 @@ def _send(
 ) -> Operation[None]:
     outcome: Sequence[SendResult] | SparrowError
     try:
-        if len(batch) > 1:
-            messages = [pending.message for pending in batch]
-            try:
+        try:
+            if len(batch) > 1:
+                messages = [pending.message for pending in batch]
                 result = yield from send_batch(publisher, messages, queue=queue, in_turn=True)
                 outcome = _results_of(result, len(batch))
-            except SparrowError as error:
-                outcome = error
-            batcher.done(batch, outcome)
-            batch = []
-        while batch:
-            try:
+            else:
                 result = yield from send(publisher, batch[0].message, queue=queue, in_turn=True)
                 outcome = (result,)
-            except SparrowError as error:
-                outcome = error
-            batcher.done((batch.pop(0),), outcome)
+        except SparrowError as error:
+            outcome = error
+        batcher.done(batch, outcome)
+        batch = []
     finally:
         # Messages are left here if the driver was closed meanwhile.
         batcher.done(batch, closed_error())
@@ -108,6 +108,11 @@ def _send(
 def closed_error() -> UsageError:
     """Return the error for messages that were not sent before the producer was closed."""
     return UsageError("the producer was closed before the message was sent")
+
+
+def ended_error(batcher: Batcher) -> UsageError:
+    """Return the error for messages that wait when the loop that sends them has ended."""
+    return closed_error() if batcher.is_closing else cut_short_error()
 
 
 def cut_short_error() -> UsageError:

@@ -26,6 +26,7 @@ from sparrowmq.client.operations.brokers import runtime_info
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, look_at_groups
 from sparrowmq.client.operations.heartbeats import consumer_list, says_no_members
+from sparrowmq.client.operations.offsets import topic_offsets
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
 from sparrowmq.client.operations.snapshot import count_dead_letters
@@ -267,6 +268,14 @@ class BrokerOverview:
         """Why the broker stores no messages, "" if it does or does not say."""
         return self.runtime.get("storeObstacle", "")
 
+    @property
+    def clock_lead_days(self) -> float:
+        """How many days the broker's clock was ahead of its last message at its start.
+
+        0 if that is below a year, or a day ago, or if the broker does not say.
+        """
+        return _first_number(self.runtime.get("clockLeadDays", "")) or 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
@@ -448,7 +457,11 @@ def _look_at(directory: Directory, at: BrokerAt) -> Operation[_View]:
 def _ask_about(
     directory: Directory, views: Sequence[_View], group: GroupOverview
 ) -> Operation[GroupOverview]:
-    """Add a group's members, its dead letters, and the message that waits longest."""
+    """Add a group's members, its dead letters, and the message that waits longest.
+
+    Add its failed messages where it has committed no offset in its retry topic: no broker counts
+    these, and their members had left before they came there.
+    """
     answering = [view.broker.address for view in views if not view.broker.failure]
     members = yield from _members(directory, answering, group.group)
     topic, found = dlq_topic(group.group), list[DeadLetterCount]()
@@ -473,8 +486,18 @@ def _ask_about(
         group.group, last, now_timestamp_ms=now_ms, timeout_ms=directory.timeout_ms
     )
     waiting = [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
+    uncounted, retries = 0, retry_topic(group.group)
+    for view in views:
+        known = {progress.topic for progress in view.progress.get(group.group, ())}
+        if retries in view.topics and retries not in known:
+            with suppress(SparrowError):
+                stored = yield from topic_offsets(
+                    view.broker.address, retries, timeout_ms=directory.timeout_ms
+                )
+                uncounted += sum(at.max_offset - at.min_offset for at in stored.values())
     return replace(
         group,
+        retry_lag=group.retry_lag + uncounted,
         members=members,
         dead_letters=count if found or not keeping else None,
         last_dead_letter_age_ms=now_ms - last_ms if count else None,

@@ -125,7 +125,7 @@ def _store_offset(state: Polling, queue: MessageQueue, offset: int) -> Operation
 
 
 def fetch(state: Polling, count_max: int, *, timeout_ms: int | None) -> Operation[bool]:
-    """Wait until messages can be taken; False if the time runs out or the consumer has closed.
+    """Wait until messages can be taken; False if the time runs out or the consumer has ended.
 
     Raises: UsageError if `count_max` is below 1, or if nothing was subscribed or assigned.
     """
@@ -138,7 +138,7 @@ def fetch(state: Polling, count_max: int, *, timeout_ms: int | None) -> Operatio
     state.check_has_source()
     now_ms: int = yield Now()
     deadline_ms = None if timeout_ms is None else now_ms + timeout_ms
-    while not state.is_closed:
+    while not (state.is_closed or state.has_failed):
         state.arrived.clear()
         if state.fetch(count_max):
             return True

@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sparrowmq.calling.effects import Invoke, Join, Operation, Sleep, Spawn, Task, now, sleep
+from sparrowmq.calling.effects import (
+    Cancelled,
+    Invoke,
+    Join,
+    Operation,
+    Sleep,
+    Spawn,
+    Task,
+    now,
+    sleep,
+)
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import WIDTH, gather, gather_outcomes
 from sparrowmq.client.operations.request import ask, error_of, make_request
@@ -91,32 +101,30 @@ class PopSource:
 
 
 @dataclass(slots=True)
-class _Taker:
-    """Who waits for the messages of a pop."""
+class ReceivedMessages:
+    """The messages that a `receive` has returned, for a caller that may not get them."""
 
-    has_gone: bool = False
+    messages: list[MessageExt] = field(default_factory=list)
 
 
 def receive(
-    source: PopSource, *, count_max: int, invisible_ms: int, wait_ms: int
+    source: PopSource,
+    *,
+    count_max: int,
+    invisible_ms: int,
+    wait_ms: int,
+    received: ReceivedMessages | None = None,
 ) -> Operation[list[MessageExt]]:
     """Pop messages of any of the topics; wait for the first of them.
 
     If the operation is cancelled, what its last pop finds is given back.
 
+    Args:
+        received: gets the messages too.
+
     Raises: TopicRouteNotFound if no topic's route is known; TransportError if no broker of the
         topics answers; BrokerError.
     """
-    taker = _Taker()
-    try:
-        return (yield from _receive(source, taker, count_max, invisible_ms, wait_ms))
-    finally:
-        taker.has_gone = True
-
-
-def _receive(
-    source: PopSource, taker: _Taker, count_max: int, invisible_ms: int, wait_ms: int
-) -> Operation[list[MessageExt]]:
     now_ms = yield from now()
     deadline_ms, is_first = now_ms + wait_ms, True
     while True:
@@ -131,14 +139,15 @@ def _receive(
                 poll_ms = 0 if is_first else min(poll_ms, TURN_MS)
             try:
                 popping = _pop(source, subscription, queue, count_max, invisible_ms, poll_ms)
-                task: Task = yield Spawn(_give_back_unwanted(source, taker, popping), "pop")
-                found: list[MessageExt] = yield Join(task, None)
+                found = yield from _pop_beside(source, popping)
             except TransportError as error:
                 failures.append(error)
                 with suppress(SparrowError):
                     yield from get_route(source.directory, queue.topic, is_fresh=True)
                 found = []
             if found:
+                if received is not None:
+                    received.messages = found
                 return found
             now_ms = yield from now()
         if failures and len(failures) == len(places):
@@ -152,19 +161,25 @@ def _receive(
         is_first = False
 
 
-def _give_back_unwanted(
-    source: PopSource, taker: _Taker, popping: Operation[list[MessageExt]]
+def _pop_beside(
+    source: PopSource, popping: Operation[list[MessageExt]]
 ) -> Operation[list[MessageExt]]:
-    """Return the messages of a pop; give them back if nobody waits for them any more."""
+    """Return the messages of a pop, which goes on if the operation is cancelled."""
+    task: Task = yield Spawn(popping, "pop")
     try:
-        found = yield from popping
-    except SparrowError:
-        if taker.has_gone:
-            return []
+        found: list[MessageExt] = yield Join(task, None)
+    except Cancelled:
+        # The pop may have ended in this very step.
+        yield Spawn(_give_back_found(source, task), "return of messages")
         raise
-    if taker.has_gone:
-        yield from give_back(source, found)
     return found
+
+
+def _give_back_found(source: PopSource, popping: Task) -> Operation[None]:
+    """Give back what a pop finds that nobody waits for any more."""
+    with suppress(SparrowError):
+        found: list[MessageExt] = yield Join(popping, None)
+        yield from give_back(source, found)
 
 
 def _find_places(source: PopSource) -> Operation[list[tuple[SubscriptionData, MessageQueue]]]:

@@ -133,15 +133,18 @@ class _Popping:
         return taken
 
 
-def run_push(subscriber: Subscriber) -> Operation[None]:
-    """Run a push consumer, by queues or by messages, until it has left its group."""
+def push_loop(subscriber: Subscriber) -> Callable[[], Operation[None]]:
+    """Return what runs a push consumer, by queues or by messages, until it has left its group.
+
+    If a run fails, the next one goes on with the messages in hand.
+    """
     if subscriber.config.balance == "messages":
-        return _run(subscriber)
-    return run_member(subscriber)
+        return partial(_run, _Popping(subscriber, _source_of(subscriber)))
+    return partial(run_member, subscriber)
 
 
-def _run(subscriber: Subscriber) -> Operation[None]:
-    config, member, wake = subscriber.config, subscriber.member, subscriber.wake
+def _source_of(subscriber: Subscriber) -> PopSource:
+    config = subscriber.config
     directory = Directory(
         name_servers=subscriber.name_servers,
         routes=subscriber.routes,
@@ -150,8 +153,12 @@ def _run(subscriber: Subscriber) -> Operation[None]:
         client=config.client,
     )
     init_mode = INIT_MIN if config.start == "first" else INIT_MAX
-    source = PopSource(directory, config.group, subscriber.subscriptions, init_mode)
-    popping, calls = _Popping(subscriber, source), subscriber.listener_calls
+    return PopSource(directory, config.group, subscriber.subscriptions, init_mode)
+
+
+def _run(popping: _Popping) -> Operation[None]:
+    subscriber = popping.subscriber
+    member, wake, calls = subscriber.member, subscriber.wake, subscriber.listener_calls
     while not member.is_leaving and not member.is_done:
         wake.clear()
         now_ms: int = yield Now()

@@ -28,6 +28,7 @@ from sparrowmq.client.operations.plan_answers import ask_plan_at, followed, merg
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_all_brokers, read_route
 from sparrowmq.client.operations.waiting_messages import find_waits
+from sparrowmq.client.operations.waiting_retries import count_waiting_retries
 from sparrowmq.client.route_cache import is_static, route_from
 from sparrowmq.doctor.group_snapshot import (
     BrokerView,
@@ -122,6 +123,7 @@ def take_snapshot(
     interval_ms: int = 0,
     strategy: str | None = None,
     asks_members: bool = True,
+    counts_retries: bool = True,
 ) -> Operation[GroupSnapshot]:
     """Take a snapshot of a group, from one sample or from two with a pause.
 
@@ -129,12 +131,21 @@ def take_snapshot(
         interval_ms: the pause; 0 takes one sample, and the snapshot has no rates.
         strategy: the group's allocation strategy; None takes the members' reports, or AVG.
         asks_members: whether to ask members about themselves, through a broker.
+        counts_retries: whether to look for failed messages that wait, which reads messages.
 
     Raises: ConnectFailed if no name server answers; RouteError if no broker is known; UsageError
     if the group is unknown everywhere; TransportError if no broker answers.
     """
     begun = yield from begin_snapshot(directory, group, asks_members=asks_members)
-    return (yield from end_snapshot(directory, begun, interval_ms=interval_ms, strategy=strategy))
+    return (
+        yield from end_snapshot(
+            directory,
+            begun,
+            interval_ms=interval_ms,
+            strategy=strategy,
+            counts_retries=counts_retries,
+        )
+    )
 
 
 class BegunSnapshot(NamedTuple):
@@ -154,12 +165,14 @@ def begin_snapshot(
     brokers = yield from find_all_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     first = yield from _look(directory, group, brokers, ())
     yield from _check_group_known(directory, group, first)
-    topics = _topics_of(group, first)
+    topics, retries = _topics_of(group, first), retry_topic(group)
     views = yield from gather(
-        [_view_topic(directory, topic) for topic in topics],
+        [_view_topic(directory, topic) for topic in sorted({*topics, retries})],
         name=f"topics of {group}",
         at_once=WIDTH,
     )
+    # Failed messages may wait there without an offset: their members had left before.
+    views = [view for view in views if view.queues or view.topic in topics]
     asking = yield from spawn(
         _ask_members(directory, group, first, is_wanted=asks_members), name=f"members of {group}"
     )
@@ -173,6 +186,7 @@ def end_snapshot(
     *,
     interval_ms: int = 0,
     strategy: str | None = None,
+    counts_retries: bool = True,
 ) -> Operation[GroupSnapshot]:
     """Take a snapshot's second sample, `interval_ms` after the first, and wait for its members."""
     group, views, samples = begun.group, begun.topics, [begun.first]
@@ -186,6 +200,8 @@ def end_snapshot(
     samples[-1] = yield from _with_expired(directory, samples[-1])
     samples[-1] = yield from _with_disabled(directory, group, samples, reports)
     samples[-1] = yield from _with_refused_filters(directory, group, samples[-1])
+    if counts_retries:
+        samples[-1] = yield from _with_waiting_retries(directory, group, samples[-1])
     known = strategy or join_reported(each.strategy for each in reports if each.strategy)
     plan = None
     if known == AllocateMessageQueueByLoad.name:
@@ -374,12 +390,12 @@ def _with_disabled(
 ) -> Operation[Sample]:
     """Return the last sample with the brokers that keep the group's messages back.
 
-    Only those are asked where messages wait, members are listed, and none has a message in hand.
+    Only those are asked where messages wait, and no member has one in hand.
     """
     sample, asks_all = samples[-1], len(samples) > 1
     working = {h.queue.broker_name for each in reports for h in each.held if h.cached_count}
     waiting = {p.queue.broker_name for p in sample.progress if p.lag} - working
-    asked = [b for b in sample.brokers if b.cid_all and b.broker_name in waiting]
+    asked = [b for b in sample.brokers if b.cid_all is not None and b.broker_name in waiting]
     found = yield from gather(
         [_is_disabled(directory, b.address, group, asks_all=asks_all) for b in asked],
         name=f"settings of {group}",
@@ -398,6 +414,22 @@ def _with_refused_filters(directory: Directory, group: str, sample: Sample) -> O
         at_once=WIDTH,
     )
     brokers = [replace(b, refused_filter=why) for b, why in zip(sample.brokers, found, strict=True)]
+    return replace(sample, brokers=tuple(brokers))
+
+
+def _with_waiting_retries(directory: Directory, group: str, sample: Sample) -> Operation[Sample]:
+    """Return the sample with the failed messages that wait for their next attempt."""
+    found = yield from gather(
+        [
+            count_waiting_retries(broker, group, timeout_ms=directory.timeout_ms)
+            for broker in sample.brokers
+            if not broker.failure
+        ],
+        name=f"waiting retries of {group}",
+        at_once=WIDTH,
+    )
+    counts = iter(found)
+    brokers = [b if b.failure else replace(b, waiting_retries=next(counts)) for b in sample.brokers]
     return replace(sample, brokers=tuple(brokers))
 
 
@@ -621,13 +653,13 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
         raise unknown_group(group, known)
 
 
-def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
+def _topics_of(group: str, sample: Sample) -> set[str]:
     """Return the group's subscribed topics or, without members, the topics of its offsets."""
     subscribed = {s.topic for broker in sample.brokers for s in broker.subscriptions}
     if not subscribed:
         subscribed = {progress.queue.topic for progress in sample.progress}
     has_retries = any(p.queue.topic == retry_topic(group) for p in sample.progress)
-    return tuple(sorted(subscribed | ({retry_topic(group)} if has_retries else set())))
+    return subscribed | ({retry_topic(group)} if has_retries else set())
 
 
 def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:

@@ -134,7 +134,6 @@ def end(
 
 def serve(coordinator: Coordinator) -> Operation[None]:
     """Register the producer and answer the brokers' questions until the producer is closed."""
-    coordinator.is_beating, coordinator.answering = False, 0
     while not coordinator.is_closing:
         coordinator.wake.clear()
         now_ms: int = yield Now()
@@ -154,6 +153,14 @@ def serve(coordinator: Coordinator) -> Operation[None]:
 
 def _heartbeat(coordinator: Coordinator) -> Operation[None]:
     """Register the producer at all masters."""
+    try:
+        yield from _register(coordinator)
+    finally:
+        coordinator.is_beating = False
+        coordinator.wake.set()
+
+
+def _register(coordinator: Coordinator) -> Operation[None]:
     publisher = coordinator.publisher
     config = publisher.config
     timeout_ms = config.times.invoke_timeout_ms
@@ -176,8 +183,6 @@ def _heartbeat(coordinator: Coordinator) -> Operation[None]:
     now_ms: int = yield Now()
     if failures or not is_complete or coordinator.heartbeat_due_ms <= now_ms:
         coordinator.heartbeat_due_ms = now_ms + HEARTBEAT_RETRY_MS
-    coordinator.is_beating = False
-    coordinator.wake.set()
 
 
 def _answer(coordinator: Coordinator, question: Question) -> Operation[None]:
@@ -204,8 +209,9 @@ def _answer(coordinator: Coordinator, question: Question) -> Operation[None]:
     except Exception as error:
         # The user's code may raise anything; the broker asks again.
         coordinator.report(CheckFailed(message, error))
-    coordinator.answering -= 1
-    coordinator.wake.set()
+    finally:
+        coordinator.answering -= 1
+        coordinator.wake.set()
 
 
 def _end_answers(coordinator: Coordinator) -> Operation[None]:

@@ -36,7 +36,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
-from sparrowmq.pipeline.input_tables import collect_as, read_table
+from sparrowmq.pipeline.input_tables import check_complete, collect_as, read_table
 from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 
@@ -189,7 +189,7 @@ def run(
         on_progress: called every second, in a thread of its own.
 
     Raises: ConfigError if the table `queues` is missing or empty, or lacks a column or one of the
-        groups.
+        groups, or if a row names no time or no queue.
     """
     with reporting_progress(session, on_progress):
         return _explain(session, settings)
@@ -203,6 +203,7 @@ def _explain(session: SparkSession, settings: BacklogSettings) -> BacklogResult:
         if queues.isEmpty():
             names = ", ".join(settings.groups)
             raise ConfigError(f"no group of {names} is in {settings.snapshots}")
+    check_complete(queues, ("snapshotTimestamp", *_QUEUE), what=table)
 
     root = settings.out.rstrip("/")
     history = write_table(explain_history(queues), f"{root}/history")

@@ -30,7 +30,7 @@ from sparrowmq.pipeline.balance.evaluation import (
     make_places,
 )
 from sparrowmq.pipeline.balance.generated_cluster import check_size, generate_cluster
-from sparrowmq.pipeline.input_tables import collect_as, read_table
+from sparrowmq.pipeline.input_tables import check_complete, collect_as, read_table
 from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.local_session import require_classic
@@ -188,7 +188,7 @@ def run(
     Args:
         on_progress: called every second, in a thread of its own.
 
-    Raises: ConfigError if an input table is missing or empty, or lacks a column.
+    Raises: ConfigError if an input table is missing or empty, or lacks a column or a value.
     """
     with reporting_progress(session, on_progress):
         return _compare(session, settings)
@@ -213,7 +213,8 @@ def _compare(session: SparkSession, settings: BalanceSettings) -> BalanceResult:
 def read_cluster(session: SparkSession, path: str) -> tuple[DataFrame, DataFrame]:
     """Read the newest snapshot in `path/topics` and `path/members`.
 
-    Raises: ConfigError if a table is missing or empty, or lacks a column.
+    Raises: ConfigError if a table is missing or empty, or lacks a column, or if one of these rows
+        lacks a value.
     """
     root = path.rstrip("/")
     stamp = {"snapshotTimestamp": "timestamp_ltz"}
@@ -224,10 +225,12 @@ def read_cluster(session: SparkSession, path: str) -> tuple[DataFrame, DataFrame
     # As a number, because Spark collects timestamps in this machine's time zone.
     at = "unix_micros(snapshotTimestamp)"
     (row,) = topics.selectExpr(f"max({at}) as newest").collect()
-    if row["newest"] is None:
-        return topics, members
-    is_newest = f"{at} = {row['newest']}"
-    return topics.where(is_newest), members.where(is_newest)
+    if row["newest"] is not None:
+        is_newest = f"{at} = {row['newest']}"
+        topics, members = topics.where(is_newest), members.where(is_newest)
+    check_complete(topics, TOPIC_COLUMNS, what=f"{root}/topics")
+    check_complete(members, MEMBER_COLUMNS, what=f"{root}/members")
+    return topics, members
 
 
 def balance(

@@ -29,14 +29,13 @@ Tests: pipeline/test_duplicates.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.message import TIMESTAMP_MS_MAX
-from sparrowmq.pipeline.input_tables import read_table, select_columns
+from sparrowmq.pipeline.input_tables import check_complete, read_table, select_columns
 
 _LOG = logging.getLogger("sparrowmq.pipeline")
 
@@ -73,16 +72,6 @@ def read_records(session: SparkSession, path: str) -> DataFrame:
     """
     found = read_table(session, path, RECORD_COLUMNS, optional=RECORD_OPTIONAL)
     return with_key(check_complete(found, RECORD_COLUMNS, what=path), what=path)
-
-
-def check_complete(frame: DataFrame, names: Iterable[str], *, what: str) -> DataFrame:
-    """Return the frame. Raises: ConfigError if a row has a null, as JSON lines may omit a value."""
-    counts = {name: F.count_if(F.col(name).isNull()) for name in names}
-    (row,) = frame.select(F.count("*"), *counts.values()).collect()
-    for name, count in zip(counts, row[1:], strict=True):
-        if count:
-            raise ConfigError(f"{what}: {count:,} of {row[0]:,} rows have no {name}")
-    return frame
 
 
 def stream_records(session: SparkSession, path: str) -> DataFrame:

@@ -3,8 +3,8 @@
 The watermark is the newest time seen, at most the present, minus `delay_s`. A delivery is judged
 once the watermark has passed it: by then all deliveries of that time have arrived that are at most
 `delay_s` late. Later deliveries are dropped and counted. The functions of `judging` see all
-deliveries newer than two delays before the watermark. So two deliveries of a message are found if
-they are at most two delays apart.
+deliveries newer than two delays before the watermark, and a group's last one before that from each
+queue. So two deliveries of a message are found if they are at most two delays apart.
 
 ```
 out/deliveries, duplicates, events, missing, each with batchId=N/     as the batch job's tables
@@ -34,10 +34,10 @@ from sparrowmq.pipeline.duplicates import judging
 from sparrowmq.pipeline.duplicates.records import (
     ENTRY_COLUMNS,
     RECORD_COLUMNS,
-    check_complete,
     split_entries,
 )
 from sparrowmq.pipeline.files import Files
+from sparrowmq.pipeline.input_tables import check_complete
 from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
 from sparrowmq.pipeline.running_query import never, run_query
 
@@ -173,7 +173,8 @@ class _Judge:
         # A produced message may be consumed up to one delay later.
         due = produced.where(passed("consumedTimestamp", self.delay))
         self._keep(judging.find_missing(records, due), "missing", batch_id)
-        self._keep(_still_needed(window, until - _STATE_DELAYS * self.delay), "state", batch_id)
+        needed = _still_needed(window, records, until - _STATE_DELAYS * self.delay)
+        self._keep(needed, "state", batch_id)
 
     def _events(self, records: DataFrame, batch_id: int, since: datetime) -> DataFrame:
         """Return all events so far: earlier events unchanged, and new ones."""
@@ -220,17 +221,24 @@ class _Judge:
         files.remove(f"{self.root}/state/_{old}.json")
 
 
-def _still_needed(window: DataFrame, horizon: datetime) -> DataFrame:
-    """Return the rows newer than the horizon, and each queue's newest delivery before it."""
-    of_queue = Window.partitionBy(
-        "isProduced", "consumerGroup", "topic", "brokerName", "queueId"
-    ).orderBy(F.desc("consumedTimestamp"), F.desc("queueOffset"))
-    is_old = F.col("consumedTimestamp") <= horizon
-    kept = window.where(~is_old)
+def _still_needed(window: DataFrame, records: DataFrame, horizon: datetime) -> DataFrame:
+    """Return the rows newer than the horizon, and a group's last delivery before it of each queue.
+
+    It says who had the queue and which topic the group reads. A trace names no queues: there the
+    last delivery of each topic is kept.
+
+    Args:
+        window: the rows of the micro-batch and of the state before.
+        records: the deliveries among them, with their topics.
+    """
+    of_queue = Window.partitionBy("consumerGroup", "topic", "brokerName", "queueId").orderBy(
+        F.desc("consumedTimestamp"), F.desc("queueOffset")
+    )
     last = (
-        window.where(is_old & ~F.col("isProduced") & F.col("queueOffset").isNotNull())
+        records.where(F.col("consumedTimestamp") <= horizon)
         .withColumn("place", F.row_number().over(of_queue))
         .where("place = 1")
-        .drop("place")
+        .withColumn("isProduced", F.lit(False))
+        .select(*ENTRY_COLUMNS)
     )
-    return kept.unionByName(last)
+    return window.where(F.col("consumedTimestamp") > horizon).unionByName(last)
