@@ -261,6 +261,25 @@ def test_recalled_message_never_comes(rig: Any) -> None:
     assert rig.broker.state.timers._ended == set()
 
 
+@pytest.mark.parametrize("later_ms", [0, 40])
+def test_recall_of_a_message_whose_send_was_repeated_holds_for_each_copy(
+    rig: Any, later_ms: int
+) -> None:
+    """The answer to the first send was lost; the handle is that of the second."""
+    due_ms = rig.timestamp_ms // 100 * 100 + 2_010
+    send(rig, TIMER_DELIVER_MS=due_ms)
+    handle = send_for_handle(rig, TIMER_DELIVER_MS=due_ms + later_ms)
+    other = send_for_handle(rig, b"other", msg_id="ID2", TIMER_DELIVER_MS=due_ms)
+
+    reply = recall(rig, handle)
+    again = rig.restart()
+    again.advance(3_000)
+
+    assert reply.code == 0, reply.remark
+    assert bodies(again) == [b"other"]
+    assert recall(again, other).code == ResponseCode.ILLEGAL_OPERATION
+
+
 def test_recall_holds_over_a_restart(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = send_for_handle(rig, TIMER_DELAY_MS=2_000)
     recall(rig, handle)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from heapq import heappop, heappush
 
 from msgspec import Struct
@@ -357,8 +357,10 @@ class TimerMessages:
 
     # -- recall --------------------------------------------------------------------------------
 
-    def find(self, topic: str, msg_id: str, due_ms: int) -> Generator[None, None, int | None]:
-        """Return the offset of a waiting message; yields at times, as many may have its time.
+    def find(self, topic: str, msg_id: str, due_ms: int) -> Generator[None, None, list[int]]:
+        """Return the offsets of a waiting message; yields at times, as many may have its time.
+
+        A message whose send was repeated waits several times, at times of its slot.
 
         Args:
             topic: the message's real topic.
@@ -366,6 +368,7 @@ class TimerMessages:
             due_ms: its delivery time.
         """
         self._read_on()
+        found: list[int] = []
         for number, offset in enumerate(list(self._slots.get(_slot(due_ms), ())), 1):
             record = None if offset in self._ended else self._record(offset)
             properties = {} if record is None else parse_properties(record.properties)
@@ -373,13 +376,18 @@ class TimerMessages:
                 properties.get(PROPERTY_UNIQ_KEY) == msg_id
                 and properties.get(PROPERTY_REAL_TOPIC) == topic
             ):
-                return offset
+                found.append(offset)
             if number % FOUND_PER_STEP == 0:
                 yield
-        return None
+        return found
 
-    def recall(self, offset: int) -> Record | None:
-        """Return the record that recalls the message at an offset; None if it waits no longer."""
+    def recall(self, offsets: Sequence[int]) -> list[tuple[int, Record]]:
+        """Return the records that recall a message at its offsets; none if one waits no longer."""
+        records = [(offset, self._recall_at(offset)) for offset in offsets]
+        found = [(offset, record) for offset, record in records if record is not None]
+        return found if len(found) == len(offsets) else []
+
+    def _recall_at(self, offset: int) -> Record | None:
         waiting = self._record(offset)
         properties = {} if waiting is None else parse_properties(waiting.properties)
         due_ms = _out_ms(properties)

@@ -35,14 +35,16 @@ def recall(state: BrokerState, request: Request) -> Sequence[Output]:
 
 
 def _recall(state: BrokerState, request: Request, handle: RecallHandle) -> Steps:
-    offset = None
+    offsets: Sequence[int] = ()
     if handle.due_ms > request.timestamp_ms:
-        offset = yield from state.timers.find(handle.topic, handle.msg_id, handle.due_ms)
-    record = None if offset is None else state.timers.recall(offset)
-    if offset is None or record is None:
+        offsets = yield from state.timers.find(handle.topic, handle.msg_id, handle.due_ms)
+    recalls = state.timers.recall(offsets)
+    if not recalls:
         raise _refusal("timestamp invalid")
-    result = state.store.append(record, timestamp_ms=request.timestamp_ms)
-    if result.status is PutStatus.PUT_OK:
+    for offset, record in recalls:
+        result = state.store.append(record, timestamp_ms=request.timestamp_ms)
+        if result.status is not PutStatus.PUT_OK:
+            break
         state.timers.note_recall(offset, end_position=result.end_position)
     return confirm(state, request, result, fields={"msgId": handle.msg_id})
 
