@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -165,18 +166,21 @@ def begin_snapshot(
     brokers = yield from find_all_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     first = yield from _look(directory, group, brokers, ())
     yield from _check_group_known(directory, group, first)
-    topics, retries = _topics_of(group, first), retry_topic(group)
     views = yield from gather(
-        [_view_topic(directory, topic) for topic in sorted({*topics, retries})],
+        [_view_topic(directory, topic) for topic in _topics_of(group, first)],
         name=f"topics of {group}",
         at_once=WIDTH,
     )
-    # Failed messages may wait there without an offset: their members had left before.
-    views = [view for view in views if view.queues or view.topic in topics]
     asking = yield from spawn(
         _ask_members(directory, group, first, is_wanted=asks_members), name=f"members of {group}"
     )
     first = yield from _with_uncommitted(directory, group, first, views)
+    if not any(broker.subscriptions for broker in first.brokers):
+        # Failed messages may have come to the retry topic when its members had left.
+        view = yield from _view_topic(directory, retry_topic(group))
+        found = yield from _with_uncommitted(directory, group, first, [view])
+        if sum(p.lag for p in found.progress) > sum(p.lag for p in first.progress):
+            views, first = sorted([*views, view], key=attrgetter("topic")), found
     return BegunSnapshot(group, brokers, views, first, asking)
 
 
@@ -653,13 +657,13 @@ def _check_group_known(directory: Directory, group: str, sample: Sample) -> Oper
         raise unknown_group(group, known)
 
 
-def _topics_of(group: str, sample: Sample) -> set[str]:
+def _topics_of(group: str, sample: Sample) -> tuple[str, ...]:
     """Return the group's subscribed topics or, without members, the topics of its offsets."""
     subscribed = {s.topic for broker in sample.brokers for s in broker.subscriptions}
     if not subscribed:
         subscribed = {progress.queue.topic for progress in sample.progress}
     has_retries = any(p.queue.topic == retry_topic(group) for p in sample.progress)
-    return subscribed | ({retry_topic(group)} if has_retries else set())
+    return tuple(sorted(subscribed | ({retry_topic(group)} if has_retries else set())))
 
 
 def _view_topic(directory: Directory, topic: str) -> Operation[TopicSnapshot]:
