@@ -227,7 +227,7 @@ Notice: TypeAlias = (
 
 @dataclass(slots=True)
 class ConsumeCounters:
-    """A consumer's counts of messages so far; any thread may read them."""
+    """A consumer's counts of messages so far; any thread may read them. None goes down."""
 
     delivered: int = 0
     succeeded: int = 0
@@ -236,6 +236,18 @@ class ConsumeCounters:
     pulled: int = 0
     # Passed over because they cannot be read.
     unreadable: int = 0
+    # Counted as delivered, and taken back before their calls began.
+    _taken_back: int = field(default=0, init=False, repr=False, compare=False)
+
+    def note_delivered(self, count: int) -> None:
+        """Count messages for the listener, each once though its call was taken back before."""
+        counted = min(count, self._taken_back)
+        self._taken_back -= counted
+        self.delivered += count - counted
+
+    def note_taken_back(self, count: int) -> None:
+        """Note messages whose calls did not begin: they are for the listener again later."""
+        self._taken_back += count
 
 
 # One member of a process asks a silent broker again this often; each of the others asks for itself

@@ -55,7 +55,7 @@ def hand_over(subscriber: Subscriber, deliveries: Sequence[Deliver]) -> None:
     retry_topic, is_named = subscriber.retry_topic, bool(namespace.name)
     for delivery in deliveries:
         queue, batches = delivery.queue, delivery.batches
-        subscriber.counters.delivered += sum([len(batch) for batch in batches])
+        subscriber.counters.note_delivered(sum([len(batch) for batch in batches]))
         if queue.topic == retry_topic:
             batches = tuple([tuple([with_own_topic(m) for m in batch]) for batch in batches])
         if is_named:

@@ -126,7 +126,7 @@ def run_member(
         settle_ended(subscriber, now_ms)
         yield from _pull_resubscribed(subscriber, now_ms)
         for delivery, back in calls.take_back(now_ms, is_suspended=member.is_suspended):
-            subscriber.counters.delivered -= sum([len(delivery.batches[at]) for at in back])
+            subscriber.counters.note_taken_back(sum([len(delivery.batches[at]) for at in back]))
             member.take_back(delivery, back)
         member.deliveries.ahead_max = calls.ahead_max
         deliveries: list[Deliver] = []

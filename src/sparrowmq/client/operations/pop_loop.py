@@ -203,7 +203,7 @@ def _begin_due(popping: _Popping, now_ms: int) -> Operation[None]:
         batch = waiting.popleft()
         if now_ms < batch.until_ms:
             batch.begun_ms, messages = now_ms, tuple(batch.messages)
-            subscriber.counters.delivered += len(messages)
+            subscriber.counters.note_delivered(len(messages))
             delivery = Deliver(batch.queue, 0, 0, (messages,))
             handed[id(delivery)] = delivery, batch
             calls.add(Handed.of(delivery, batch.queue, delivery.batches))
@@ -238,7 +238,7 @@ def _take_back(popping: _Popping, now_ms: int) -> None:
     is_suspended = member.is_suspended or member.is_leaving
     for delivery, _ in calls.take_back(now_ms, is_suspended=is_suspended):
         _, batch = popping.handed.pop(id(delivery))
-        popping.subscriber.counters.delivered -= len(batch.messages)
+        popping.subscriber.counters.note_taken_back(len(batch.messages))
         batch.begun_ms = None
         popping.waiting.appendleft(batch)
 
