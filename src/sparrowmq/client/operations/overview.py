@@ -459,8 +459,8 @@ def _ask_about(
 ) -> Operation[GroupOverview]:
     """Add a group's members, its dead letters, and the message that waits longest.
 
-    Add its failed messages where it has committed no offset in its retry topic: no broker counts
-    these, and their members had left before they came there.
+    Of a group without members, add the failed messages where it has committed no offset in its
+    retry topic: no broker counts these, and its members had left before they came there.
     """
     answering = [view.broker.address for view in views if not view.broker.failure]
     members = yield from _members(directory, answering, group.group)
@@ -487,7 +487,7 @@ def _ask_about(
     )
     waiting = [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
     uncounted, retries = 0, retry_topic(group.group)
-    for view in views:
+    for view in () if members else views:
         known = {progress.topic for progress in view.progress.get(group.group, ())}
         if retries in view.topics and retries not in known:
             with suppress(SparrowError):
