@@ -17,7 +17,7 @@ from sparrowmq.protocol.headers import RecallMessageRequestHeader, decode_header
 from sparrowmq.protocol.recall_handle import RecallHandle, decode_recall_handle
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, Steps, answer_in_steps
-from sparrowmq.store.results import PutStatus
+from sparrowmq.store.results import PutResult, PutStatus
 
 
 def recall(state: BrokerState, request: Request) -> Sequence[Output]:
@@ -38,14 +38,14 @@ def _recall(state: BrokerState, request: Request, handle: RecallHandle) -> Steps
     offsets: Sequence[int] = ()
     if handle.due_ms > request.timestamp_ms:
         offsets = yield from state.timers.find(handle.topic, handle.msg_id, handle.due_ms)
-    recalls = state.timers.recall(offsets)
-    if not recalls:
-        raise _refusal("timestamp invalid")
-    for offset, record in recalls:
+    result: PutResult | None = None
+    for offset, record in state.timers.recall(offsets):
         result = state.store.append(record, timestamp_ms=request.timestamp_ms)
         if result.status is not PutStatus.PUT_OK:
             break
         state.timers.note_recall(offset, end_position=result.end_position)
+    if result is None:
+        raise _refusal("timestamp invalid")
     return confirm(state, request, result, fields={"msgId": handle.msg_id})
 
 
