@@ -133,7 +133,7 @@ mistake.plant(
     "recall that is refused without a reason",
     Faults(),
     " its recall is refused ",
-    (TimerMessages, "recall", lambda *_: None),
+    (TimerMessages, "recall", lambda *_: []),
     **DELAYED,
 )
 mistake.plant(
