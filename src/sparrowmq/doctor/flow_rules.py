@@ -262,13 +262,13 @@ def find_waiting_retries(view: GroupView) -> Iterator[Finding]:
         severity=Severity.WARN if failed_times >= FAILED_TIMES_MIN else Severity.INFO,
         title=Phrase(
             "failed messages wait for their next attempt: {messages}",
-            messages=describe_waiting(last.waiting_retries),
+            messages=_describe_waiting(last.waiting_retries),
         ),
         evidence=tuple(
             Phrase(
                 "{broker}: {messages}; failed attempts so far: up to {n}",
                 broker=broker.broker_name,
-                messages=describe_waiting(broker.waiting_retries),
+                messages=_describe_waiting(broker.waiting_retries),
                 n=f"{broker.waiting_retries.failed_times:,}",
             )
             for broker in last.brokers
@@ -282,7 +282,7 @@ def find_waiting_retries(view: GroupView) -> Iterator[Finding]:
     )
 
 
-def describe_waiting(retries: WaitingRetries) -> Phrase:
+def _describe_waiting(retries: WaitingRetries) -> Phrase:
     """Describe how many failed messages wait for their next attempt."""
     messages = count_of(retries.message_count, "message")
     return Phrase("about {messages}", messages=messages) if retries.is_estimate else messages

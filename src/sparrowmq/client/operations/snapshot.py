@@ -427,13 +427,13 @@ def _with_waiting_retries(directory: Directory, group: str, sample: Sample) -> O
         [
             count_waiting_retries(broker, group, timeout_ms=directory.timeout_ms)
             for broker in sample.brokers
-            if not broker.failure
         ],
         name=f"waiting retries of {group}",
         at_once=WIDTH,
     )
-    counts = iter(found)
-    brokers = [b if b.failure else replace(b, waiting_retries=next(counts)) for b in sample.brokers]
+    brokers = [
+        replace(b, waiting_retries=count) for b, count in zip(sample.brokers, found, strict=True)
+    ]
     return replace(sample, brokers=tuple(brokers))
 
 

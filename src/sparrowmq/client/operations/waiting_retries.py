@@ -37,6 +37,9 @@ def count_waiting_retries(
     broker: BrokerView, group: str, *, timeout_ms: int
 ) -> Operation[WaitingRetries]:
     """Return the group's failed messages that wait at a broker; none if the broker does not say."""
+    if broker.failure:
+        # A broker that was silent a moment ago would be waited for again.
+        return WaitingRetries()
     try:
         ends = yield from topic_bounds(
             broker.address, SCHEDULE_TOPIC, broker_name=broker.broker_name, timeout_ms=timeout_ms
