@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import selectors
+import socket
 import subprocess
 import sys
 import tempfile
@@ -266,6 +267,27 @@ def test_cluster_stays_on_its_directory_when_the_current_one_changes(
 def test_cluster_of_several_brokers_is_refused(options: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"--brokers.*has one broker"):
         EmbeddedCluster(options=options)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two sockets have one port")
+def test_ports_of_servers_that_are_away_are_nobody_elses() -> None:
+    def take(address: str) -> None:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+
+    with EmbeddedCluster(serves_grpc=True) as cluster:
+        addresses = (cluster.name_server, cluster.broker, cluster.grpc)
+        cluster.kill()
+
+        # Nobody has connected to these two, so that no connection keeps their ports for a minute.
+        for address in addresses[1:]:
+            with pytest.raises(OSError, match="Address already in use"):
+                take(address)
+        cluster.start()
+
+        assert (cluster.name_server, cluster.broker, cluster.grpc) == addresses
+    for address in addresses[1:]:
+        take(address)
 
 
 def test_cluster_takes_a_port_for_health() -> None:

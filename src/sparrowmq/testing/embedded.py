@@ -9,6 +9,8 @@ The child process does the work of `sparrowmq up` on free ports of the loopback 
 the packages that the command needs. A test can kill the servers (`kill`) and start them again on
 the same directory and ports (`restart`). The servers do not share the interpreter's lock with the
 test. They stop when the parent ends in any way.
+
+On Linux nobody else gets the ports of servers that are away: the parent holds them too.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import socket
 import ssl
 import subprocess
 import sys
@@ -78,6 +81,8 @@ class EmbeddedCluster:
         self._log: IO[bytes] | None = None
         # Without the service, no broker of a test takes the port of another.
         self._ports = (0, 0, 0 if serves_grpc else -1)
+        self._held: list[socket.socket] = []
+        weakref.finalize(self, _close, self._held)
         self._addresses = ("", "", "")
 
     def __enter__(self) -> Self:
@@ -128,6 +133,7 @@ class EmbeddedCluster:
         if self._process is not None:
             raise UsageError("the embedded cluster runs already")
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._hold_ports()
         self._log = self.log_path.open("ab")
         command = [
             *(sys.executable, "-m", "sparrowmq.hosting", "--stop-with-stdin"),
@@ -193,6 +199,7 @@ class EmbeddedCluster:
     def close(self) -> None:
         """Stop the servers and remove a temporary directory."""
         self.stop()
+        _close(self._held)
         if self._temporary is not None:
             self._temporary.remove()
 
@@ -204,6 +211,27 @@ class EmbeddedCluster:
     def wait_until_consumed(self, group: str, *topics: str, timeout_ms: int = WAIT_MS) -> None:
         """Wait until a group has committed every message of topics (`wait_until_consumed`)."""
         wait_until_consumed(self.name_server, group, *topics, timeout_ms=timeout_ms, tls=self._tls)
+
+    def _hold_ports(self) -> None:
+        """Choose the ports and bind them, so that no other server or connection gets one.
+
+        On Linux the servers can listen there too: these sockets do not, and allow it as theirs do.
+        """
+        if sys.platform != "linux" or self._held:
+            return
+        for port in (port for port in self._ports if port >= 0):
+            sock = socket.socket()
+            self._held.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError as error:
+                _close(self._held)
+                raise ClusterFailed(
+                    f"the servers cannot listen on 127.0.0.1:{port}: {error.strerror}"
+                ) from error
+        nameserver, broker, grpc = [*(each.getsockname()[1] for each in self._held), -1][:3]
+        self._ports = (nameserver, broker, grpc)
 
     def _forget_process(self) -> None:
         process, self._process = self._process, None
@@ -223,6 +251,11 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
     if os.getpid() == owner:
         process.kill()
         process.wait()
+
+
+def _close(held: list[socket.socket]) -> None:
+    while held:
+        held.pop().close()
 
 
 def _port(address: str) -> int:
