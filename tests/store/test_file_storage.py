@@ -57,7 +57,9 @@ def test_bytes_that_the_disk_takes_and_gives_in_parts_are_whole(
 
     file.write(1, b"0123456789")
 
-    assert file.read(0, 12) == b"\x000123456789\0"
+    for opened in (file, ReadOnlyStorage(tmp_path).open("a/0")):
+        assert opened.read(0, 12) == b"\x000123456789\0"
+        assert opened.read(4, 99) == b"3456789\0"
 
 
 @pytest.mark.parametrize(
