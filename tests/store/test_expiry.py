@@ -697,6 +697,26 @@ def test_a_file_whose_age_cannot_be_read_goes_only_on_a_full_disk(
     assert is_forced or later is not None
 
 
+def test_that_no_message_is_taken_is_said_though_the_oldest_cannot_be_read(
+    storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(15))
+    config = RetentionConfig(retention_hours=1, disk_force_percent=100)
+    retention = Retention(config, store)
+    said = []
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatedFile, "read", of_file(4096, "lost"))
+        for now_ms, percent in ((0, 91), (20_000, 80)):
+            storage.percent_used = percent
+            work, facts = retention.work(now_ms=now_ms, timestamp_ms=NOON_MS)
+            said.append([fact.text.partition(":")[0] for fact in facts])
+            assert work is None
+
+    unread = "old messages cannot be looked for"
+    assert said == [["no message is taken", unread], ["messages are taken again", unread]]
+
+
 def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
     storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
