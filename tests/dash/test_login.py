@@ -9,11 +9,13 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from live_page import BASE, PASSWORD, Reader
+from live_page import BASE, PASSWORD, READER_PASSWORD, Reader
 from sparrowmq.dash import login as access_module
 from sparrowmq.dash.login import (
+    HELD_MAX,
     SESSIONS_MAX,
     Access,
+    Session,
     check_host_name,
     make_password,
     read_form,
@@ -238,6 +240,48 @@ def test_the_oldest_session_ends_where_there_would_be_too_many() -> None:
         False,
         *[True] * SESSIONS_MAX,
     ]
+
+
+@pytest.mark.parametrize("reader_password", [None, READER_PASSWORD])
+def test_each_password_opens_what_it_is_for_and_no_other_text_opens_anything(
+    reader_password: str | None,
+) -> None:
+    access = Access(PASSWORD, port=1, reader_password=reader_password)
+    for text in (
+        "",
+        " ",
+        PASSWORD[:-1],
+        PASSWORD.upper(),
+        f"{PASSWORD}x",
+        "é",
+        READER_PASSWORD[1:],
+    ):
+        assert access.log_in(text) is None, text
+
+    def session_of(password: str) -> Session | None:
+        return access.find({access.cookie: access.log_in(password) or ""})
+
+    first, second = session_of(f" {PASSWORD}\n"), session_of(READER_PASSWORD)
+    assert first is not None
+    assert (first.may_write, first.is_reader) == (reader_password is not None, False)
+    found = None if second is None else (second.may_write, second.is_reader)
+    assert found == (None if reader_password is None else (False, True))
+
+
+def test_a_secret_is_kept_for_the_newest_forms_and_never_taken_for_its_sign() -> None:
+    session = Session("token", 0, may_write=True, is_reader=False)
+    signs = [session.hold(f"secret {number}") for number in range(HELD_MAX + 1)]
+
+    assert [session.find_held(sign) for sign in signs[1:]] == [
+        f"secret {number}" for number in range(1, HELD_MAX + 1)
+    ]
+    assert session.find_held("as it was typed") == "as it was typed"
+    with pytest.raises(UsageError, match="fill in the form again"):
+        session.find_held(signs[0])
+    other = Session("token", 0, may_write=True, is_reader=False)
+    with pytest.raises(UsageError, match="fill in the form again"):
+        other.find_held(signs[1])
+    assert not any(f"secret {number}" in sign for number, sign in enumerate(signs))
 
 
 def test_passwords_differ_and_have_no_sign_that_looks_like_another() -> None:
