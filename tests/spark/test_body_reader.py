@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ FITTING = [
     b'{"id": 1, "price": -99999999.99}',
     b'{"id": 1, "small": 3.4028234e38, "day": "2026-03-01", "local": "2026-03-01 12:30:00.5"}',
     b'{"id": 1, "at": "2026-03-01T12:30:00.123456789+01:00"}',
+    b'{"id": 1, "at": "2026-03-01t12:30z", "local": "2026-03-01t12:30"}',
     b'{"id": 1, "unknown": [{"x": 1}, {"x": 1}], "of": {"x": 1}, "the name": "\\":"}',
     # As deep as may be, and brackets in a text.
     b'{"id": 1, "unknown": ' + b"[" * 499 + b"]" * 499 + b"}",
@@ -217,3 +219,33 @@ def test_a_body_is_read_alike_whatever_bodies_are_beside_it(other: bytes) -> Non
     rows = [None if row is None else (row["n"], row["a"]) for row in found.to_pylist()]
     assert rows == [each if isinstance(each, tuple) else None for each in alone]
     assert errors.to_pylist() == [each if isinstance(each, str) else None for each in alone]
+
+
+def test_values_within_values_are_read_whole() -> None:
+    item = {"type": "struct", "fields": [field("s", "string", nullable=False), field("n", "long")]}
+    inner = {"type": "struct", "fields": [field("in", {"type": "array", "elementType": "date"})]}
+    fields = [
+        field("items", {"type": "array", "elementType": item}),
+        field("by", {"type": "map", "keyType": "string", "valueType": item}),
+        field("of", inner),
+    ]
+    bodies = [
+        b'{"items": [{"s": "a", "n": 1}, null, {"s": "b"}], "by": {"k": {"s": "c"}, "l": null}}',
+        b'{"of": {"in": ["1970-01-02", null]}, "by": {}, "items": [], "more": {"s": [1]}}',
+        b'{"of": {}}',
+        b'{"items": [{"n": 1}]}',
+        b'{"items": [{"s": "a", "s": "b"}]}',
+    ]
+
+    found, errors = BodyReader(json.dumps({"type": "struct", "fields": fields})).read_all(bodies)
+
+    by = [("k", {"s": "c", "n": None}), ("l", None)]
+    assert found.to_pylist() == [
+        {"items": [{"s": "a", "n": 1}, None, {"s": "b", "n": None}], "by": by, "of": None},
+        {"items": [], "by": [], "of": {"in": [date(1970, 1, 2), None]}},
+        {"items": None, "by": None, "of": {"in": None}},
+        None,
+        None,
+    ]
+    missing = "field items[].s: missing"
+    assert errors.to_pylist() == [None, None, None, missing, "a name twice in an object"]
