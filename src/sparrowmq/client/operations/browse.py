@@ -2,7 +2,7 @@
 
 Each queue has a cursor and at most one pull under way. The messages in memory are therefore bounded
 by one answer for each queue, and an idle queue delays no other queue. Pulls name RocketMQ's group
-of tools, which every broker has. Tests: cli/test_messages.py.
+of tools, which every broker has. Tests: test_browse.py, cli/test_messages.py.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Browser:
 
     @property
     def is_done(self) -> bool:
-        """Whether every queue is read to its end."""
-        return all(cursor.is_done for cursor in self.cursors)
+        """Whether every queue is read to its end, and `browse` has returned every answer."""
+        return not self.pulls and all(cursor.is_done for cursor in self.cursors)
 
     def follow(self) -> None:
         """Remove the end of every queue, so that new messages are read as they come."""
