@@ -121,11 +121,7 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
     if since:
         since_ms = parse_time(since, now_timestamp_ms=timestamp_ms())
         start = Start(timestamp_ms=since_ms)
-        read = await read_messages(watcher, topic, start, queues, tags=tags, text=text)
-        # Asked for a time after the last message, brokers answer with the last message.
-        return read._replace(
-            messages=[m for m in read.messages if m.store_timestamp_ms >= since_ms]
-        )
+        return await read_messages(watcher, topic, start, queues, tags=tags, text=text)
     known = {each.topic: each.queue_count for each in watcher.seen_topics}
     queue_count = 1 if queues else known.get(topic) or 1
     searched = max(COUNT, SEARCHED_MAX // queue_count) if text or tags != "*" else None

@@ -37,3 +37,17 @@ def test_messages_of_another_tag_with_the_same_hash_are_left_out() -> None:
     browser = play(open_browser(DIRECTORY, "T", start=start, selection="none"))
 
     assert browse_all(play, browser) == []
+
+
+def test_messages_from_before_a_time_are_left_out_until_new_ones_are_followed() -> None:
+    broker = Broker([NOON_MS - 9, NOON_MS - 5], [NOON_MS - 7, NOON_MS, NOON_MS + 1])
+    play = Play(broker)
+    start = Start(timestamp_ms=NOON_MS)
+    browser = play(open_browser(DIRECTORY, "T", start=start))
+
+    assert times_of(browse_all(play, browser)) == [0, 1]
+    assert times_of(play(read_since(DIRECTORY, "T", NOON_MS, count_max=1))) == [0]
+    browser.follow()
+    # The clock of a broker may be behind.
+    broker.queues = ([*broker.queues[0], NOON_MS - 4], broker.queues[1])
+    assert times_of(play(browse(DIRECTORY, browser, timeout_ms=1_000)).messages) == [-4]
