@@ -1,6 +1,6 @@
 """The pages of messages and dead letters: to browse, to search, to follow, to send again.
 
-Tests: test_cluster_pages.py.
+Tests: test_message_pages.py, test_cluster_pages.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from starlette.responses import Response
 from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
 from sparrowmq.client.operations.administer import committed_offset, look_for_messages, view_message
 from sparrowmq.client.operations.browse import (
+    Browser,
+    Order,
     Start,
     browse,
     close_browser,
@@ -179,24 +181,36 @@ async def read_messages(
         browser.cursors[0].offset = offset
     read, has_text = Read([], describe_missing(browser.missing)), text_filter(text)
     until_ms, examined = monotonic_ms() + _READ_TIMEOUT_MS, 0
-
-    def is_enough() -> bool:
-        return browser.is_done or (start.last_count is None and len(read.messages) >= count)
-
+    newest: dict[tuple[str, int], Order] = {}
     try:
-        while not is_enough() and examined < SEARCHED_MAX:
+        while not browser.is_done and examined < SEARCHED_MAX:
             if (left_ms := until_ms - monotonic_ms()) <= 0:
                 break
             found = await run(browse(directory, browser, timeout_ms=left_ms))
             examined += len(found.messages)
+            newest |= {(m.broker_name, m.queue_id): storing_order(m) for m in found.messages}
             read.messages.extend(m for m in found.messages if has_text(m))
+            read.messages.sort(key=storing_order)
             read.problems.extend(found.problems)
+            if start.last_count is None and len(read.messages) >= count:
+                del read.messages[count:]
+                _end_queues(browser, newest, storing_order(read.messages[-1]))
+        is_whole = browser.is_done
     finally:
         await run(close_browser(browser))
-    read.messages.sort(key=storing_order)
-    if start.last_count is None:
-        del read.messages[count:]
-    return read._replace(is_whole=is_enough())
+    return read._replace(is_whole=is_whole)
+
+
+def _end_queues(browser: Browser, newest: Mapping[tuple[str, int], Order], last: Order) -> None:
+    """Read no further in queues that have no message before the last one of the page.
+
+    Args:
+        newest: the newest message read of each queue, by broker and queue id.
+    """
+    for cursor in browser.cursors:
+        found = newest.get((cursor.queue.broker_name, cursor.queue.queue_id))
+        if found is not None and found >= last:
+            cursor.end = cursor.offset
 
 
 def message_href(message: MessageExt) -> str:
