@@ -15,6 +15,7 @@ from sparrowmq.dash.message_pages import (
     find_message,
     read_messages,
     show_message,
+    show_messages,
     text_filter,
 )
 from sparrowmq.dash.web import View
@@ -45,6 +46,19 @@ async def test_a_page_from_a_time_on_has_the_first_messages_of_all_queues() -> N
     assert (times_of(read.messages), read.is_whole) == ([*range(COUNT)], True)
     pulls = [request for _, request in play.requests if request.code == RequestCode.PULL_MESSAGE]
     assert len(pulls) < COUNT + 3 * 3
+
+
+async def test_a_page_has_the_newest_messages_though_one_of_many_queues_has_them_all() -> None:
+    idle = [[NOON_MS - number, NOON_MS] for number in range(40)]
+    watcher = watching(OneByOne(Broker(*idle, range(NOON_MS + 1, NOON_MS + 101))))
+    watcher.seen_topics = [SimpleNamespace(topic="T", queue_count=41, is_internal=False)]
+    visit: Any = SimpleNamespace(query={"topic": "T"}, words=Words("en"))
+
+    view = await show_messages(watcher, visit)
+
+    stored_ms = [row[0].value for row in view.tables[0].rows]
+    assert stored_ms == [NOON_MS + 100 - number for number in range(COUNT)]
+    assert view.problems == []
 
 
 async def test_a_page_of_a_message_that_has_expired_shows_no_other_one() -> None:

@@ -6,6 +6,7 @@ Tests: test_message_pages.py, test_cluster_pages.py.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -130,7 +131,17 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
     count = searched or min(COUNT, 1 + _READ_MAX // queue_count)
     start = Start(last_count=count)
     read = await read_messages(watcher, topic, start, queues, tags=tags, text=text)
-    return read._replace(messages=read.messages[-COUNT:][::-1], searched=searched)
+    newest = read.messages[-COUNT:]
+    counts = Counter((message.broker_name, message.queue_id) for message in newest)
+    # Before these messages of a queue there may be others that are as new.
+    full = [queue for queue, number in counts.items() if number == count < COUNT]
+    if full:
+        more = await read_messages(watcher, topic, Start(last_count=COUNT), full)
+        others = [m for m in newest if (m.broker_name, m.queue_id) not in full]
+        newest = sorted([*others, *more.messages], key=storing_order)[-COUNT:]
+        problems = [*read.problems, *more.problems]
+        read = read._replace(problems=problems, is_whole=read.is_whole and more.is_whole)
+    return read._replace(messages=newest[::-1], searched=searched)
 
 
 def text_filter(text: str) -> Callable[[MessageExt], bool]:
