@@ -330,6 +330,20 @@ def test_removal_that_an_operator_has_asked_for_is_done_once(
     assert begins == [1, 1, 3]
 
 
+def test_removal_that_an_operator_has_asked_for_waits_for_no_round(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    store_at(store, new_record, *[NOON_MS - hours * HOUR_MS for hours in (20, 15, 0)])
+    other_hour = f"{(datetime.fromtimestamp(NOON_MS / 1000).hour + 12) % 24:02d}"
+    retention = Retention(RetentionConfig(retention_hours=10, delete_when=other_hour), store)
+    assert retention.work(now_ms=0, timestamp_ms=NOON_MS) == (None, [])
+
+    retention.ask()
+
+    assert retention.work(now_ms=1, timestamp_ms=NOON_MS)[0] is not None
+
+
 def of_file(position: int, message: str) -> Callable[[SimulatedFile, int, int], bytes]:
     """Return a `read` that fails in the log's file at a position, as of a disk that has lost it."""
     read = SimulatedFile.read
@@ -786,6 +800,20 @@ def test_messages_go_at_the_local_hour_once_they_are_old(
     assert not removed(10_000, at_four(3))
     assert not removed(20_000, at_noon(4))
     assert removed(30_000, at_four(4))
+
+
+@pytest.mark.usefixtures("eastern_clock")
+@pytest.mark.parametrize("hour", ["04", "16", "10"])
+def test_messages_go_at_each_of_the_hours(
+    storage: SimulatedStorage, new_record: NewRecord, hour: str
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    retention = Retention(RetentionConfig(retention_hours=1, delete_when="16; 4"), store)
+
+    work, _ = retention.work(now_ms=0, timestamp_ms=hour_of(hour)(0))
+
+    assert (work is not None) is (hour != "10")
 
 
 @pytest.mark.parametrize(
