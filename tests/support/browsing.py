@@ -64,12 +64,10 @@ class Broker:
         assert request.code == RequestCode.PULL_MESSAGE
         begin = int(fields["queueOffset"])
         if begin < self.begin:
-            moved = {"nextBeginOffset": self.begin, "minOffset": self.begin}
-            return self._answer(request, ResponseCode.PULL_OFFSET_MOVED, len(stored_ms), **moved)
+            return self._answer(request, ResponseCode.PULL_OFFSET_MOVED, self.begin)
         end = min(begin + int(fields["maxMsgNums"]), len(stored_ms))
         if begin == end:
-            code = ResponseCode.PULL_NOT_FOUND
-            return self._answer(request, code, len(stored_ms), nextBeginOffset=end)
+            return self._answer(request, ResponseCode.PULL_NOT_FOUND, end)
         records = [
             encode_record(
                 Record(
@@ -83,20 +81,19 @@ class Broker:
             )
             for offset in range(begin, end)
         ]
-        body = b"".join(records)
-        code = ResponseCode.SUCCESS
-        return self._answer(request, code, len(stored_ms), body, nextBeginOffset=end)
+        return self._answer(request, ResponseCode.SUCCESS, end, b"".join(records))
 
     def _answer(
-        self,
-        request: RemotingCommand,
-        code: int,
-        count: int,
-        body: bytes | None = None,
-        **fields: int,
+        self, request: RemotingCommand, code: int, following: int, body: bytes | None = None
     ) -> RemotingCommand:
-        found = {"minOffset": self.begin, "maxOffset": count, "suggestWhichBrokerId": 0, **fields}
-        texts = {name: str(value) for name, value in found.items()}
+        queue_id = int((request.ext_fields or {})["queueId"])
+        fields = {
+            "nextBeginOffset": following,
+            "minOffset": self.begin,
+            "maxOffset": len(self.queues[queue_id]),
+            "suggestWhichBrokerId": 0,
+        }
+        texts = {name: str(value) for name, value in fields.items()}
         return response_to(request, code, ext_fields=texts, body=body)
 
 
