@@ -10,8 +10,10 @@ import pytest
 from browsing import NOON_MS, Broker, OneByOne, times_of
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.browse import PULL_COUNT, Start
+from sparrowmq.dash import message_pages
 from sparrowmq.dash.message_pages import (
     COUNT,
+    SEARCHED_MAX,
     find_message,
     read_messages,
     show_message,
@@ -59,6 +61,31 @@ async def test_a_page_has_the_newest_messages_though_one_of_many_queues_has_them
     stored_ms = [row[0].value for row in view.tables[0].rows]
     assert stored_ms == [NOON_MS + 100 - number for number in range(COUNT)]
     assert view.problems == []
+
+
+async def test_a_tag_is_searched_for_behind_many_other_messages() -> None:
+    broker = Broker(range(NOON_MS, NOON_MS + 300))
+    broker.tags = {3: "rare", 4: "rare"}
+    watcher = watching(OneByOne(broker))
+    watcher.seen_topics = [SimpleNamespace(topic="T", queue_count=1, is_internal=False)]
+    visit: Any = SimpleNamespace(query={"topic": "T", "tag": "rare"}, words=Words("en"))
+
+    view = await show_messages(watcher, visit)
+
+    assert [row[2].value for row in view.tables[0].rows] == [4, 3]
+    assert view.context["searched"] == SEARCHED_MAX
+
+
+@pytest.mark.parametrize(("name", "limit"), [("SEARCHED_MAX", 3), ("_READ_TIMEOUT_MS", 0)])
+async def test_a_search_that_has_stopped_before_its_end_says_so(
+    monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+) -> None:
+    monkeypatch.setattr(message_pages, name, limit)
+    watcher = watching(OneByOne(Broker(range(NOON_MS, NOON_MS + 300))))
+
+    read = await read_messages(watcher, "T", Start(is_earliest=True), (), text="nowhere")
+
+    assert (read.messages, read.is_whole) == ([], False)
 
 
 async def test_a_page_of_a_message_that_has_expired_shows_no_other_one() -> None:

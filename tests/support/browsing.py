@@ -25,12 +25,14 @@ class Broker:
 
     Attributes:
         committed: the offsets of groups, by group and queue id.
+        tags: the tags of messages, by their offset.
     """
 
     def __init__(self, *queues: Sequence[int], begin: int = 0) -> None:
         self.queues = queues
         self.begin = begin
         self.committed: dict[tuple[str, int], int] = {}
+        self.tags: dict[int, str] = {}
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
@@ -74,6 +76,7 @@ class Broker:
                     topic="T",
                     queue_id=queue_id,
                     body=b"x",
+                    properties=f"TAGS\x01{self.tags.get(offset, 'usual')}",
                     queue_offset=offset,
                     position=1_000 * offset + queue_id,
                     store_timestamp_ms=stored_ms[offset],
