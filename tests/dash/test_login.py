@@ -171,6 +171,29 @@ async def test_a_form_that_is_too_large_is_refused(reader: Reader) -> None:
     assert "larger than 65536 bytes" in answer.text
 
 
+async def test_a_form_comes_in_pieces_and_has_its_empty_fields() -> None:
+    pieces = iter((b"a=1&b=&c=%E9%BA", b"%BB+x", b""))
+
+    async def receive() -> Message:
+        piece = next(pieces)
+        return {"type": "http.request", "body": piece, "more_body": piece != b""}
+
+    form = await read_form(Request({"type": "http", "headers": []}, receive))
+
+    assert form == {"a": "1", "b": "", "c": "麻 x"}
+
+
+@pytest.mark.parametrize(
+    "body", [b"a=\xff", b"&".join([b"a=1"] * 65)], ids=["other bytes", "many fields"]
+)
+async def test_what_is_no_form_is_refused(body: bytes) -> None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    with pytest.raises(UsageError, match="the form cannot be read"):
+        await read_form(Request({"type": "http", "headers": []}, receive))
+
+
 async def test_a_form_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def receive_nothing() -> Message:
         await asyncio.Event().wait()
