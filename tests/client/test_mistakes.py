@@ -511,6 +511,7 @@ def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], wo
         (lambda a: a.dead_letters("G", "9"), "count_max is '9'; it must be a whole number"),
         (lambda a: a.resend_dead_letters("G", "x"), "it must be a list of received messages"),
         (lambda a: a.put_account("key12345", topic_perms="T=PUB"), "must be a list of texts"),
+        (lambda a: a.put_account("key12345", topic_perms=["T=PUB", 7]), "must be a list of texts"),
         (lambda a: a.update_broker_config("b", {"a": 1}), "must be a dict of texts and texts"),
         (
             lambda a: a.set_broker_writable("b", is_writable=1),
@@ -530,6 +531,11 @@ def test_what_an_administrator_cannot_ask_for_is_refused(
         call(admin)
 
     assert said(caught.value, words)
+
+
+def test_what_may_be_left_out_may_be_none() -> None:
+    with Admin(name_server=NOWHERE) as admin, pytest.raises(ConnectFailed):
+        admin.create_topic("T", 1, cluster=None)
 
 
 # --- clients after their end, and on a second event loop ---------------------------------------

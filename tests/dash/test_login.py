@@ -9,11 +9,13 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from live_page import BASE, PASSWORD, Reader
+from live_page import BASE, PASSWORD, READER_PASSWORD, Reader
 from sparrowmq.dash import login as access_module
 from sparrowmq.dash.login import (
+    HELD_MAX,
     SESSIONS_MAX,
     Access,
+    Session,
     check_host_name,
     make_password,
     read_form,
@@ -169,6 +171,29 @@ async def test_a_form_that_is_too_large_is_refused(reader: Reader) -> None:
     assert "larger than 65536 bytes" in answer.text
 
 
+async def test_a_form_comes_in_pieces_and_has_its_empty_fields() -> None:
+    pieces = iter((b"a=1&b=&c=%E9%BA", b"%BB+x", b""))
+
+    async def receive() -> Message:
+        piece = next(pieces)
+        return {"type": "http.request", "body": piece, "more_body": piece != b""}
+
+    form = await read_form(Request({"type": "http", "headers": []}, receive))
+
+    assert form == {"a": "1", "b": "", "c": "麻 x"}
+
+
+@pytest.mark.parametrize(
+    "body", [b"a=\xff", b"&".join([b"a=1"] * 65)], ids=["other bytes", "many fields"]
+)
+async def test_what_is_no_form_is_refused(body: bytes) -> None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    with pytest.raises(UsageError, match="the form cannot be read"):
+        await read_form(Request({"type": "http", "headers": []}, receive))
+
+
 async def test_a_form_that_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def receive_nothing() -> Message:
         await asyncio.Event().wait()
@@ -238,6 +263,48 @@ def test_the_oldest_session_ends_where_there_would_be_too_many() -> None:
         False,
         *[True] * SESSIONS_MAX,
     ]
+
+
+@pytest.mark.parametrize("reader_password", [None, READER_PASSWORD])
+def test_each_password_opens_what_it_is_for_and_no_other_text_opens_anything(
+    reader_password: str | None,
+) -> None:
+    access = Access(PASSWORD, port=1, reader_password=reader_password)
+    for text in (
+        "",
+        " ",
+        PASSWORD[:-1],
+        PASSWORD.upper(),
+        f"{PASSWORD}x",
+        "é",
+        READER_PASSWORD[1:],
+    ):
+        assert access.log_in(text) is None, text
+
+    def session_of(password: str) -> Session | None:
+        return access.find({access.cookie: access.log_in(password) or ""})
+
+    first, second = session_of(f" {PASSWORD}\n"), session_of(READER_PASSWORD)
+    assert first is not None
+    assert (first.may_write, first.is_reader) == (reader_password is not None, False)
+    found = None if second is None else (second.may_write, second.is_reader)
+    assert found == (None if reader_password is None else (False, True))
+
+
+def test_a_secret_is_kept_for_the_newest_forms_and_never_taken_for_its_sign() -> None:
+    session = Session("token", 0, may_write=True, is_reader=False)
+    signs = [session.hold(f"secret {number}") for number in range(HELD_MAX + 1)]
+
+    assert [session.find_held(sign) for sign in signs[1:]] == [
+        f"secret {number}" for number in range(1, HELD_MAX + 1)
+    ]
+    assert session.find_held("as it was typed") == "as it was typed"
+    with pytest.raises(UsageError, match="fill in the form again"):
+        session.find_held(signs[0])
+    other = Session("token", 0, may_write=True, is_reader=False)
+    with pytest.raises(UsageError, match="fill in the form again"):
+        other.find_held(signs[1])
+    assert not any(f"secret {number}" in sign for number, sign in enumerate(signs))
 
 
 def test_passwords_differ_and_have_no_sign_that_looks_like_another() -> None:

@@ -123,6 +123,27 @@ def test_only_a_store_is_copied_and_nothing_is_written_over(tmp_path: Path) -> N
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["abort", "commitlog"]
 
 
+def test_a_store_that_the_disk_gives_in_parts_is_copied_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "store", tmp_path / "copy"
+    store = open_store(FileStorage(source))
+    for number in range(20):
+        store.put(Record(topic="T", queue_id=0, body=b"%d" % number), timestamp_ms=number)
+    flush(store)
+    records = all_records(store)
+    store.close()
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, -(-size // 2), at))
+
+    back_up(source, target)
+
+    assert len(records) == 20
+    copy = open_store(FileStorage(target))
+    assert all_records(copy) == records
+    copy.close()
+
+
 def test_copy_that_was_interrupted_is_taken_for_no_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

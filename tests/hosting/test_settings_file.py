@@ -52,11 +52,13 @@ def test_apaches_broker_conf_is_taken(written: Path) -> None:
 
 
 def test_our_names_are_taken_and_values_are_kept_whole(written: Path) -> None:
-    written.write_text("delete-when = 04;16\n\n# x = y\n data=/var/lib/a = b \nhost=\n")
+    lines = "delete-when = 04;16\n\n# x = y\n data=/var/lib/a = b \nhost=\nlog-file-mib = 64\n"
+    written.write_text(lines)
 
     given = read_settings(written, SETTINGS)
 
-    assert given == {"delete_when": "04;16", "data": "/var/lib/a = b", "host": ""}
+    expected = {"delete_when": "04;16", "data": "/var/lib/a = b", "host": "", "log_file_mib": "64"}
+    assert given == expected
 
 
 @pytest.mark.parametrize("port", ["0", "65535"])
@@ -85,6 +87,7 @@ def test_listen_port_is_that_of_the_server_that_asks(written: Path) -> None:
         ("flush = later", "flush is 'later'; it must be sync or async"),
         ("flushDiskType = LATER", "it must be sync or async"),
         ("broker-port = 70000", "broker-port is 70000; it must be 0 to 65535"),
+        ("broker-port = -1", "broker-port is -1; it must be 0 to 65535"),
         ("broker-port = port", "write a whole number"),
         ("insecure = yes", "write true or false"),
         ("mappedFileSizeCommitLog = 1000", "not a whole number of MiB"),

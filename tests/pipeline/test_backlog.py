@@ -29,14 +29,15 @@ BEGIN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LOOKS = 7
 TWIN = "172.17.0.1@1"
 # Queue -> (owners, rules, idle members, consumed between two looks); 100 are produced.
-QUEUES: dict[int, tuple[list[str], list[str], int, int]] = {
+QUEUES: dict[int, tuple[list[str] | None, list[str], int, int]] = {
     0: ([TWIN, TWIN], ["R01"], 0, 100),
     1: ([], ["R01"], 0, 0),
     2: ([], ["R05"], 0, 0),
     3: (["c@1"], [], 0, 0),
     4: (["c@2"], [], 0, 60),
     5: (["c@3"], [], 2, 60),
-    6: ([], [], 0, 0),
+    # As in a table of JSON lines that leave the list out.
+    6: (None, [], 0, 0),
 }
 
 
@@ -112,6 +113,7 @@ def test_each_cause_is_named_with_its_beginning_and_its_owners(
         by_queue[4].lag_peak,
         by_queue[4].growth_per_second,
     ) == (BEGIN, end, True, 240, 2.0)
+    assert by_queue[6].owners == ("nobody",)
     assert (result.extent, result.accumulation_count) == (Extent(1, 7, LOOKS, BEGIN, end), 6)
     assert result.lag_by_cause == {
         Cause.DIFFERENT_SUBSCRIPTIONS: 600,

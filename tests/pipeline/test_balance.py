@@ -111,6 +111,9 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         BalanceSettings(out="out")
     with pytest.raises(ConfigError, match="topics is 0; it must be from 1"):
         BalanceSettings(out="out", generate=9, topics=0)
+    for rate in (-1.0, float("nan")):
+        with pytest.raises(ConfigError, match="messages_per_second is"):
+            BalanceSettings(out="out", generate=9, messages_per_second=rate)
     with pytest.raises(ConfigError, match="did you mean CONSISTENT_HASH"):
         choose_strategies(["consistant_hash"])
 
@@ -131,7 +134,7 @@ def test_wrong_tables_are_refused_with_their_path(spark: SparkSession, tmp_path:
         read_cluster(spark, f"{tmp_path}/empty")
 
 
-def test_rows_of_a_snapshot_that_lack_a_value_are_one_clear_error(
+def test_rows_of_a_snapshot_that_cannot_be_are_one_clear_error(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     row: dict[str, Any] = {"consumerGroup": "G", "topic": "t", "brokerName": "b", "queueCount": 4}
@@ -139,8 +142,9 @@ def test_rows_of_a_snapshot_that_lack_a_value_are_one_clear_error(
         "one/topics": [row, {**row, "brokerName": "c", "queueCount": None}],
         "two/topics": [row],
         "two/members": [{"consumerGroup": "G", "clientId": each} for each in ("a", None)],
+        "three/topics": [row, {**row, "brokerName": "c", "queueCount": -3}],
     }
-    tables["one/members"] = tables["two/members"][:1]
+    tables["one/members"] = tables["three/members"] = tables["two/members"][:1]
     for name, rows in tables.items():
         (tmp_path / name).mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / name / "1.parquet")
@@ -150,3 +154,6 @@ def test_rows_of_a_snapshot_that_lack_a_value_are_one_clear_error(
     # The group would seem to have one member.
     with pytest.raises(ConfigError, match="two/members: 1 of 2 rows have no clientId"):
         read_cluster(spark, f"{tmp_path}/two")
+    # The group would seem to have one queue.
+    with pytest.raises(ConfigError, match="three/topics: 1 of 2 rows have a queueCount below 0"):
+        read_cluster(spark, f"{tmp_path}/three")

@@ -36,6 +36,17 @@ ORDER = {
 }
 
 
+@pytest.mark.parametrize("others", [True, {}])
+def test_a_json_schema_may_allow_any_other_fields(others: object) -> None:
+    nested = {"type": "object", "properties": {"b": {}}, "additionalProperties": others}
+    free = {"type": "object", "additionalProperties": others}
+    schema = {"properties": {"a": nested, "m": free}, "additionalProperties": others}
+
+    found = parse_schema(json.dumps(schema)).struct.simpleString()
+
+    assert found == "struct<a:struct<b:string>,m:map<string,string>>"
+
+
 def test_a_json_schema_becomes_columns_and_required_fields() -> None:
     found = parse_schema(json.dumps(ORDER))
 
@@ -56,6 +67,18 @@ def test_a_json_schema_becomes_columns_and_required_fields() -> None:
         ('{"properties": {}}', "it has no 'properties'"),
         ('{"properties": {"a": {"enum": [1]}}}', r"'enum' at \$.a, which cannot be checked"),
         ('{"properties": {"a": {"type": ["string", "integer"]}}}', r"at \$.a; one type is needed"),
+        (
+            '{"properties": {"a": {}}, "additionalProperties": false}',
+            r"restricts 'additionalProperties' at \$, which cannot be checked",
+        ),
+        (
+            '{"properties": {"a": {"type": "object", "additionalProperties": false}}}',
+            r"restricts 'additionalProperties' at \$.a",
+        ),
+        (
+            '{"properties": {"a": {}}, "additionalProperties": {"type": "string"}}',
+            r"restricts 'additionalProperties' at \$",
+        ),
         (
             '{"properties": {"a": {}}, "required": ["b"]}',
             r"requires 'b' at \$, which is not a property",

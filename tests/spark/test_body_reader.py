@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -54,6 +56,7 @@ FITTING = [
     b'{"id": 1, "price": -99999999.99}',
     b'{"id": 1, "small": 3.4028234e38, "day": "2026-03-01", "local": "2026-03-01 12:30:00.5"}',
     b'{"id": 1, "at": "2026-03-01T12:30:00.123456789+01:00"}',
+    b'{"id": 1, "at": "2026-03-01t12:30z", "local": "2026-03-01t12:30"}',
     b'{"id": 1, "unknown": [{"x": 1}, {"x": 1}], "of": {"x": 1}, "the name": "\\":"}',
     # As deep as may be, and brackets in a text.
     b'{"id": 1, "unknown": ' + b"[" * 499 + b"]" * 499 + b"}",
@@ -217,3 +220,68 @@ def test_a_body_is_read_alike_whatever_bodies_are_beside_it(other: bytes) -> Non
     rows = [None if row is None else (row["n"], row["a"]) for row in found.to_pylist()]
     assert rows == [each if isinstance(each, tuple) else None for each in alone]
     assert errors.to_pylist() == [each if isinstance(each, str) else None for each in alone]
+
+
+VALUES: list[tuple[str, str, Any]] = [
+    ("string", '"麻\\u96c0\\n"', "麻雀\n"),
+    ("binary", '"aGk="', b"hi"),
+    ("boolean", "true", True),
+    ("byte", "-128", -128),
+    ("short", "32767", 32_767),
+    ("integer", "-2147483648", -(2**31)),
+    ("long", "9223372036854775807", 2**63 - 1),
+    ("float", "0.1", 0.10000000149011612),
+    ("double", "0.1", 0.1),
+    ("double", "3", 3.0),
+    ("decimal(10,2)", "1.5", Decimal("1.50")),
+    ("decimal(10,2)", '"-12.50"', Decimal("-12.50")),
+    ("decimal(38,0)", "1" * 38, Decimal("1" * 38)),
+    ("date", '"1969-12-31"', date(1969, 12, 31)),
+    ("timestamp", '"2026-03-01T00:30:00+01:00"', datetime(2026, 2, 28, 23, 30, tzinfo=UTC)),
+    ("timestamp", '"2026-03-01 00:30-0130"', datetime(2026, 3, 1, 2, 0, tzinfo=UTC)),
+    ("timestamp", '"2026-03-01"', datetime(2026, 3, 1, tzinfo=UTC)),
+    ("timestamp_ntz", '"2026-03-01T12:30:00.000001"', datetime(2026, 3, 1, 12, 30, 0, 1)),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), VALUES)
+@pytest.mark.parametrize("more", ["", ', "more": {"n": [1]}'], ids=["alone", "beside others"])
+def test_a_value_is_read_as_it_is_written(kind: str, text: str, value: Any, more: str) -> None:
+    bodies = [f'{{"n": 1, "a": {text}{more}}}'.encode(), b'{"n": 2, "a": null}']
+
+    found, errors = one_field_of(kind).read_all(bodies)
+
+    assert (found.to_pylist(), errors.null_count) == (
+        [{"n": 1, "a": value}, {"n": 2, "a": None}],
+        2,
+    )
+
+
+def test_values_within_values_are_read_whole() -> None:
+    item = {"type": "struct", "fields": [field("s", "string", nullable=False), field("n", "long")]}
+    inner = {"type": "struct", "fields": [field("in", {"type": "array", "elementType": "date"})]}
+    fields = [
+        field("items", {"type": "array", "elementType": item}),
+        field("by", {"type": "map", "keyType": "string", "valueType": item}),
+        field("of", inner),
+    ]
+    bodies = [
+        b'{"items": [{"s": "a", "n": 1}, null, {"s": "b"}], "by": {"k": {"s": "c"}, "l": null}}',
+        b'{"of": {"in": ["1970-01-02", null]}, "by": {}, "items": [], "more": {"s": [1]}}',
+        b'{"of": {}}',
+        b'{"items": [{"n": 1}]}',
+        b'{"items": [{"s": "a", "s": "b"}]}',
+    ]
+
+    found, errors = BodyReader(json.dumps({"type": "struct", "fields": fields})).read_all(bodies)
+
+    by = [("k", {"s": "c", "n": None}), ("l", None)]
+    assert found.to_pylist() == [
+        {"items": [{"s": "a", "n": 1}, None, {"s": "b", "n": None}], "by": by, "of": None},
+        {"items": [], "by": [], "of": {"in": [date(1970, 1, 2), None]}},
+        {"items": None, "by": None, "of": {"in": None}},
+        None,
+        None,
+    ]
+    missing = "field items[].s: missing"
+    assert errors.to_pylist() == [None, None, None, missing, "a name twice in an object"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import struct
 import tracemalloc
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from golden import each_case
 from sparrowmq.errors import RemoteProtocolError
 from sparrowmq.model import CompressionType, MessageExt
+from sparrowmq.model.namespace import NO_NAMESPACE, Namespace
 from sparrowmq.protocol.compression import COMPRESSED, COMPRESSION_ZLIB, compress_body
 from sparrowmq.protocol.record import (
     MAGIC_V2,
@@ -22,12 +24,17 @@ from sparrowmq.protocol.record import (
     decode_messages,
     encode_record,
 )
+from sparrowmq.spark import columns
+from sparrowmq.spark.body_reader import BodyReader
 from sparrowmq.spark.columns import (
     Ints,
     arrow_schema,
     decode_columns,
     find_starts,
+    plain_topics,
     queue_offsets,
+    select_tags,
+    store_timestamps_ms,
 )
 from sparrowmq.spark.row_encoding import NO_USER_PROPERTIES
 from sparrowmq.spark.schema import BODY_COLUMNS, COLUMNS, PROFILES
@@ -234,6 +241,32 @@ def test_a_part_of_the_records_is_decoded_alone() -> None:
     assert batch.column(0).to_pylist() == [b"1", b"3"]
 
 
+def test_records_of_each_of_the_tags_are_selected() -> None:
+    texts = ["TAGS\x01a\x02", "", "TAGS\x01b", "TAGS\x01ab", "TAGS\x01b\x02TAGS\x01c", "x\x01a"]
+    parts = [
+        bytes(encode_record(Record(topic="T", queue_id=0, body=b"b", properties=each)))
+        for each in texts
+    ]
+    starts = find_starts(b"".join(parts))
+
+    found = select_tags(b"".join(parts), starts, frozenset({"a", "b"}))
+
+    assert found.tolist() == [starts[0], starts[2]]
+
+
+def test_topics_are_those_of_the_namespace() -> None:
+    names = ["ns%b", "ns%a", "%RETRY%ns%G", "ns%b", "plain"]
+    parts = [bytes(encode_record(Record(topic=each, queue_id=0, body=b"b"))) for each in names]
+    buffer = b"".join(parts)
+    (batch,) = decode(buffer, find_starts(buffer), arrow_schema(["body", "topic"]))
+
+    plain = plain_topics(batch, Namespace("ns"))
+
+    assert plain.column(1).to_pylist() == ["b", "a", "%RETRY%G", "b", "plain"]
+    assert plain.schema == batch.schema
+    assert plain_topics(batch, NO_NAMESPACE) is batch
+
+
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_no_records_are_an_empty_batch(profile: str) -> None:
     (batch,) = decode(b"", find_starts(b""), arrow_schema(PROFILES[profile]))
@@ -329,6 +362,70 @@ def test_bodies_that_are_not_asked_for_are_not_inflated() -> None:
     (batch,) = decode(buffer, find_starts(buffer), arrow_schema(["offset"]))
 
     assert batch.column(0).to_pylist() == [1]
+
+
+def test_a_body_that_was_inflated_is_in_no_row_of_the_next_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(columns, "BATCH_INFLATED_BYTES", 1)
+    parts = [
+        compressed_record(b"0", 0),
+        plain_record(b"1", 1),
+        compressed_record(b"2", 2),
+        plain_record(b"3", 3),
+    ]
+    buffer = b"".join(parts)
+
+    batches = decode(buffer, find_starts(buffer), arrow_schema(["offset", "body"]))
+
+    rows = [[tuple(row.values()) for row in batch.to_pylist()] for batch in batches]
+    assert rows == [[(0, b"0")], [(1, b"1"), (2, b"2")], [(3, b"3")]]
+
+
+@pytest.mark.parametrize("more", [[], ["body"]], ids=["alone", "beside the bodies"])
+def test_the_fields_of_compressed_bodies_are_read(more: list[str]) -> None:
+    fields = [{"name": "n", "type": "integer", "nullable": False, "metadata": {}}]
+    bodies = BodyReader(json.dumps({"type": "struct", "fields": fields}))
+    parts = [
+        plain_record(b'{"n": 0}', 0),
+        compressed_record(b'{"n": 1}', 1),
+        compressed_record(b"hello", 2),
+        plain_record(b'{"n": 3}', 3),
+    ]
+    buffer = b"".join(parts)
+
+    (batch,) = decode_columns(
+        buffer,
+        find_starts(buffer),
+        schema=arrow_schema(["bodyFields", "bodyError", *more], bodies),
+        broker_name="b",
+        bodies=bodies,
+        on_unreadable=lambda start, reason: pytest.fail(reason),
+    )
+
+    assert batch.column(0).to_pylist() == [{"n": 0}, {"n": 1}, None, {"n": 3}]
+    assert batch.column(1).to_pylist() == [None, None, "not JSON", None]
+
+
+def test_times_of_storing_are_read_behind_hosts_of_any_kind() -> None:
+    short, long = bytes(8), bytes(20)
+    stored_ms = dict(zip(itertools.product((short, long), repeat=2), range(4), strict=True))
+    parts = [
+        encode_record(
+            Record(
+                topic="T",
+                queue_id=0,
+                body=b"b",
+                born_host=born,
+                store_host=store,
+                store_timestamp_ms=at_ms,
+            )
+        )
+        for (born, store), at_ms in stored_ms.items()
+    ]
+    buffer = b"".join(parts)
+
+    assert store_timestamps_ms(buffer, find_starts(buffer)).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ pytest.importorskip("pyspark")
 import pyspark
 
 import sparrowmq
+from sparrowmq.spark.java import JavaHome
 from sparrowmq.spark.local_session import prepare_environment
 from waiting import wait_until
 
@@ -158,6 +159,27 @@ def test_the_launcher_is_this_python_in_all_else(
     )
 
     assert answer.stdout.rstrip("\n") == f"another|{sys.executable}|a b||it's"
+
+
+def test_what_a_user_has_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    for name in CHANGED:
+        monkeypatch.setenv(name, "unset")
+    given = {"PATH": f"/mine/bin{os.pathsep}/bin", "PYTHONPATH": "/mine/lib"}
+    for name, value in {**given, "SPARK_LOCAL_IP": "10.0.0.7"}.items():
+        monkeypatch.setenv(name, value)
+
+    for _ in range(2):
+        prepare_environment(JavaHome(tmp_path / "java", 17, "a test"))
+
+    launchers, *path = os.environ["PATH"].split(os.pathsep)
+    assert (Path(launchers) / os.environ["PYSPARK_DRIVER_PYTHON"]).is_relative_to(tmp_path)
+    assert path == ["/mine/bin", "/bin"]
+    start, *libraries = os.environ["PYTHONPATH"].split(os.pathsep)
+    assert (Path(start).name, libraries) == ("planning_start", ["/mine/lib"])
+    assert os.environ["SPARK_LOCAL_IP"] == "10.0.0.7"
+    assert os.environ["JAVA_HOME"] == str(tmp_path / "java")
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
 def test_an_interrupted_start_leaves_no_java_behind(tmp_path: Path) -> None:

@@ -148,10 +148,9 @@ def test_available_now_freezes_its_end(fake_cluster: FakeCluster) -> None:
     stream = make_stream(fake_cluster)
 
     stream.prepareForTriggerAvailableNow()
-    start = stream.initialOffset()
+    end = stream.latestOffset(stream.initialOffset(), ALL)
     fake_cluster.append("T", 0, 5)
     fake_cluster.create_topic("T", queues=3)
-    end = stream.latestOffset(start, ALL)
 
     assert offsets_of(5, 0) == end
     assert end == stream.latestOffset(end, ALL)
@@ -211,21 +210,45 @@ def test_a_brokers_clock_that_was_set_back_is_no_lost_store(fake_cluster: FakeCl
     assert end == {**offsets_of(20), "@storedBy": offsets_of(BORN_MS + 20)}
 
 
-def test_available_now_waits_for_a_broker_that_starts_when_the_query_does(
+def test_available_now_reads_from_a_broker_that_starts_when_the_query_does(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparrowmq.spark.queue_watch.BOUNDS_AGE_MS_MAX", 60_000)
     fake_cluster.create_topic("T", queues=1)
     stream = make_stream(fake_cluster)
     stream.prepareForTriggerAvailableNow()
-    # It is there when it is asked for once more.
     fake_cluster.create_topic("T", queues=2)
     fake_cluster.append("T", 1, 3)
 
-    assert offsets_of(0, 0) == stream.latestOffset(offsets_of(0, 0), ALL)
+    assert offsets_of(0, 3) == stream.latestOffset(offsets_of(0, 0), ALL)
     fake_cluster.request_codes.clear()
-    assert offsets_of(0, 0) == stream.latestOffset(offsets_of(0, 0), ALL)
+    assert offsets_of(0, 3) == stream.latestOffset(offsets_of(0, 3), ALL)
     assert not fake_cluster.request_codes
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"topic": "T,U"},
+        {"topic": "", "topicPattern": "[TU]"},
+        {"topic": "", "assign": '{"T": {"broker-a": [0, 1]}, "U": {"broker-a": [0, 1]}}'},
+    ],
+)
+def test_available_now_goes_on_without_a_topic_that_is_gone(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture, chosen: dict[str, str]
+) -> None:
+    fake_cluster.create_topic("T")
+    fake_cluster.append("T", 0, 3)
+    start = offsets_of(1, 0) | offsets_of(7, 8, topic="U")
+    stream = make_stream(fake_cluster, failOnDataLoss="false", **chosen)
+
+    stream.prepareForTriggerAvailableNow()
+    end = stream.latestOffset(start, ALL)
+
+    assert end == offsets_of(3, 0) | offsets_of(7, 8, topic="U")
+    assert end == stream.latestOffset(end, ALL)
+    assert rows_of(stream, stream.partitions(start, end)) == [(0, 1), (0, 2)]
+    assert caplog.text.count("U/broker-a/1: it is not there any more; offset 8") == 1
 
 
 def test_a_new_queue_is_found_between_batches(fake_cluster: FakeCluster) -> None:

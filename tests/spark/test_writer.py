@@ -453,6 +453,34 @@ def test_encoded_rows_are_what_the_protocol_reads() -> None:
         ] == [(e.flag, e.body, parse_properties(e.properties)) for e in entries]
 
 
+def properties_of(rows: pa.RecordBatch) -> list[dict[str, str]]:
+    encoded = encode_rows(rows, pa.array(["id"] * len(rows)))
+    return [dict(parse_properties(each.decode())) for each in encoded.properties.to_pylist()]
+
+
+def test_a_property_without_a_value_is_left_out() -> None:
+    rows = rows_of(body=[b"x"] * 2, properties=[[("p", None), ("q", "1"), ("r", None)], None])
+
+    assert properties_of(rows) == [{"UNIQ_KEY": "id", "q": "1"}, {"UNIQ_KEY": "id"}]
+
+
+def test_the_largest_row_is_taken_and_no_larger_one() -> None:
+    largest = "v" * (32_767 - len("UNIQ_KEY:id;p:;"))
+    body = b"x" * 4 * 1024 * 1024
+
+    assert properties_of(rows_of(body=[body], properties=[[("p", largest)]]))[0]["p"] == largest
+    with pytest.raises(UsageError, match="have 32768 bytes; the limit is 32767"):
+        encode_rows(rows_of(body=[b"x"], properties=[[("p", f"{largest}v")]]), pa.array(["id"]))
+
+
+@pytest.mark.parametrize("name", ["a\x01b", "\x02"])
+def test_a_name_of_a_property_has_no_separator(name: str) -> None:
+    rows = rows_of(body=[b"x"] * 3, properties=[[("p", "1"), ("q", "2")], None, [(name, "3")]])
+
+    with pytest.raises(UsageError, match=r"a property's name of row 12, .* has the character 1 or"):
+        encode_rows(rows, pa.array(["id"] * 3), first_row=10)
+
+
 def test_a_key_that_is_null_is_left_out() -> None:
     kind = pa.list_(pa.string())
     keys = pa.array([["a", None, "b"], [None], [], None, ["c"]], kind)

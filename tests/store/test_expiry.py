@@ -330,6 +330,20 @@ def test_removal_that_an_operator_has_asked_for_is_done_once(
     assert begins == [1, 1, 3]
 
 
+def test_removal_that_an_operator_has_asked_for_waits_for_no_round(
+    storage: SimulatedStorage, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    store_at(store, new_record, *[NOON_MS - hours * HOUR_MS for hours in (20, 15, 0)])
+    other_hour = f"{(datetime.fromtimestamp(NOON_MS / 1000).hour + 12) % 24:02d}"
+    retention = Retention(RetentionConfig(retention_hours=10, delete_when=other_hour), store)
+    assert retention.work(now_ms=0, timestamp_ms=NOON_MS) == (None, [])
+
+    retention.ask()
+
+    assert retention.work(now_ms=1, timestamp_ms=NOON_MS)[0] is not None
+
+
 def of_file(position: int, message: str) -> Callable[[SimulatedFile, int, int], bytes]:
     """Return a `read` that fails in the log's file at a position, as of a disk that has lost it."""
     read = SimulatedFile.read
@@ -697,6 +711,26 @@ def test_a_file_whose_age_cannot_be_read_goes_only_on_a_full_disk(
     assert is_forced or later is not None
 
 
+def test_that_no_message_is_taken_is_said_though_the_oldest_cannot_be_read(
+    storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(15))
+    config = RetentionConfig(retention_hours=1, disk_force_percent=100)
+    retention = Retention(config, store)
+    said = []
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatedFile, "read", of_file(4096, "lost"))
+        for now_ms, percent in ((0, 91), (20_000, 80)):
+            storage.percent_used = percent
+            work, facts = retention.work(now_ms=now_ms, timestamp_ms=NOON_MS)
+            said.append([fact.text.partition(":")[0] for fact in facts])
+            assert work is None
+
+    unread = "old messages cannot be looked for"
+    assert said == [["no message is taken", unread], ["messages are taken again", unread]]
+
+
 def test_queue_file_that_cannot_be_removed_goes_with_the_next_sweep(
     storage: SimulatedStorage, new_record: NewRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -766,6 +800,20 @@ def test_messages_go_at_the_local_hour_once_they_are_old(
     assert not removed(10_000, at_four(3))
     assert not removed(20_000, at_noon(4))
     assert removed(30_000, at_four(4))
+
+
+@pytest.mark.usefixtures("eastern_clock")
+@pytest.mark.parametrize("hour", ["04", "16", "10"])
+def test_messages_go_at_each_of_the_hours(
+    storage: SimulatedStorage, new_record: NewRecord, hour: str
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60))
+    retention = Retention(RetentionConfig(retention_hours=1, delete_when="16; 4"), store)
+
+    work, _ = retention.work(now_ms=0, timestamp_ms=hour_of(hour)(0))
+
+    assert (work is not None) is (hour != "10")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -57,7 +58,9 @@ def test_bytes_that_the_disk_takes_and_gives_in_parts_are_whole(
 
     file.write(1, b"0123456789")
 
-    assert file.read(0, 12) == b"\x000123456789\0"
+    for opened in (file, ReadOnlyStorage(tmp_path).open("a/0")):
+        assert opened.read(0, 12) == b"\x000123456789\0"
+        assert opened.read(4, 99) == b"3456789\0"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,29 @@ def test_an_error_of_a_new_file_a_directory_and_a_file_only_read_names_it(
         sync_names(tmp_path / "a")
     with pytest.raises(OSError, match=f"broken: '{tmp_path}/a/0'"):
         ReadOnlyStorage(tmp_path).open("a/0").read(0, 1)
+
+
+def test_a_file_is_written_and_read_as_far_as_it_was_extended(tmp_path: Path) -> None:
+    file = FileStorage(tmp_path).create("f", size=4)
+
+    file.resize(10)
+    file.write(6, b"abcd")
+    assert (file.size, file.read(0, 99)) == (10, b"\0\0\0\0\0\0abcd")
+    file.resize(8)
+    assert (file.size, file.read(5, 99)) == (8, b"\0ab")
+
+
+def test_room_that_only_the_super_user_may_use_is_neither_used_nor_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = SimpleNamespace(f_frsize=512, f_bsize=4096, f_blocks=200, f_bfree=50, f_bavail=30)
+    monkeypatch.setattr(os, "statvfs", lambda path: counts)
+
+    space = FileStorage(tmp_path).disk_space()
+
+    assert space == (200 * 512, 150 * 512, 30 * 512)
+    # 150 of 180.
+    assert space.used_percent == 84
 
 
 def test_next_data_skips_holes_and_zeros(tmp_path: Path) -> None:
@@ -463,6 +489,37 @@ def test_names_of_a_new_root_and_of_the_directories_around_it_are_synced(
     FileStorage(tmp_path / "data" / "store")
 
     assert synced == ["data", ".", "data"]
+
+
+def test_a_name_is_durable_with_the_names_of_the_directories_it_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FileStorage(tmp_path)
+    storage.create("a/b/c", size=1)
+    synced: list[str] = []
+    monkeypatch.setattr(
+        file_storage, "sync_names", lambda path: synced.append(os.path.relpath(path, tmp_path))
+    )
+
+    storage.sync_directory("a/b")
+
+    assert sorted(synced) == [".", "a", "a/b"]
+
+
+def test_a_directory_is_removed_only_once_it_is_empty(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    storage.create("a/b", size=1)
+
+    storage.remove_directory("a")
+    storage.remove_directory("none")
+    assert storage.list_names("a") == ["b"]
+    storage.remove("a/b")
+    storage.remove("a/b")
+    storage.remove_directory("a")
+    assert not storage.has("a")
+    storage.create("f", size=1)
+    with pytest.raises(OSError, match="Not a directory"):
+        storage.remove_directory("f")
 
 
 @pytest.mark.parametrize("count", [3, 100])

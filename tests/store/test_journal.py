@@ -52,6 +52,27 @@ def test_directory_without_a_journal_has_nothing(storage: Any) -> None:
     assert read_journal(storage, "config") == JournalContent([], 0, [])
 
 
+def test_what_else_lies_beside_the_segments_is_no_part_of_the_journal(storage: Any) -> None:
+    Journal(storage, "config").append(1, b"batch")
+    data = bytes(storage.inodes[FIRST].data)
+    for name in ("journal.00000001.bak", "journal.", "journal.\u0664", "old-journal.00000002"):
+        storage.create(f"config/{name}", size=len(data)).write(0, data)
+
+    drop_segments(storage, "config", up_to=0)
+
+    assert read_journal(storage, "config") == JournalContent([b"batch"], 1, [])
+
+
+def test_a_batch_that_looks_like_a_journal_is_one_batch(storage: Any) -> None:
+    journal = Journal(storage, "config")
+    journal.append(1, b"first")
+    frames = bytes(storage.inodes[FIRST].data[:17]) * 2
+    journal.append(1, frames)
+    journal.append(1, b"last")
+
+    assert read_journal(storage, "config").batches == [b"first", frames, b"last"]
+
+
 def test_segments_that_are_dropped_are_gone(storage: Any) -> None:
     journal = Journal(storage, "config")
     for segment in (1, 2, 3):

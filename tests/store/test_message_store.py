@@ -460,12 +460,17 @@ def test_offsets_without_a_message_have_the_time_of_the_message_before_them(
     ]
 
 
+@pytest.mark.parametrize("is_gathered", [False, True])
 def test_offset_by_time_over_several_queue_files(
-    store: MessageStore, new_record: NewRecord
+    store: MessageStore, new_record: NewRecord, *, is_gathered: bool
 ) -> None:
     for n in range(35):
         store.put(new_record(b"x"), timestamp_ms=1000 + 10 * n)
+        if n == 0 and is_gathered:
+            # The entries of the messages behind it stay in memory, more than the file has room for.
+            flush(store)
     flush(store)
+    assert len(store.queues.by_key["T", 0].files.bases) == (1 if is_gathered else 4)
 
     assert list(range(35)) == [
         store.queues.offset_by_time("T", 0, 1000 + 10 * n) for n in range(35)

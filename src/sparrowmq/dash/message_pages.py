@@ -1,11 +1,12 @@
 """The pages of messages and dead letters: to browse, to search, to follow, to send again.
 
-Tests: test_cluster_pages.py.
+Tests: test_message_pages.py, test_cluster_pages.py.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from starlette.responses import Response
 from sparrowmq.calling.clock import monotonic_ms, timestamp_ms
 from sparrowmq.client.operations.administer import committed_offset, look_for_messages, view_message
 from sparrowmq.client.operations.browse import (
+    Browser,
+    Order,
     Start,
     browse,
     close_browser,
@@ -121,18 +124,24 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
     if since:
         since_ms = parse_time(since, now_timestamp_ms=timestamp_ms())
         start = Start(timestamp_ms=since_ms)
-        read = await read_messages(watcher, topic, start, queues, tags=tags, text=text)
-        # Asked for a time after the last message, brokers answer with the last message.
-        return read._replace(
-            messages=[m for m in read.messages if m.store_timestamp_ms >= since_ms]
-        )
+        return await read_messages(watcher, topic, start, queues, tags=tags, text=text)
     known = {each.topic: each.queue_count for each in watcher.seen_topics}
     queue_count = 1 if queues else known.get(topic) or 1
     searched = max(COUNT, SEARCHED_MAX // queue_count) if text or tags != "*" else None
     count = searched or min(COUNT, 1 + _READ_MAX // queue_count)
     start = Start(last_count=count)
     read = await read_messages(watcher, topic, start, queues, tags=tags, text=text)
-    return read._replace(messages=read.messages[-COUNT:][::-1], searched=searched)
+    newest = read.messages[-COUNT:]
+    counts = Counter((message.broker_name, message.queue_id) for message in newest)
+    # Before these messages of a queue there may be others that are as new.
+    full = [queue for queue, number in counts.items() if number == count < COUNT]
+    if full:
+        more = await read_messages(watcher, topic, Start(last_count=COUNT), full)
+        others = [m for m in newest if (m.broker_name, m.queue_id) not in full]
+        newest = sorted([*others, *more.messages], key=storing_order)[-COUNT:]
+        problems = [*read.problems, *more.problems]
+        read = read._replace(problems=problems, is_whole=read.is_whole and more.is_whole)
+    return read._replace(messages=newest[::-1], searched=searched)
 
 
 def text_filter(text: str) -> Callable[[MessageExt], bool]:
@@ -183,24 +192,36 @@ async def read_messages(
         browser.cursors[0].offset = offset
     read, has_text = Read([], describe_missing(browser.missing)), text_filter(text)
     until_ms, examined = monotonic_ms() + _READ_TIMEOUT_MS, 0
-
-    def is_enough() -> bool:
-        return browser.is_done or (start.last_count is None and len(read.messages) >= count)
-
+    newest: dict[tuple[str, int], Order] = {}
     try:
-        while not is_enough() and examined < SEARCHED_MAX:
+        while not browser.is_done and examined < SEARCHED_MAX:
             if (left_ms := until_ms - monotonic_ms()) <= 0:
                 break
             found = await run(browse(directory, browser, timeout_ms=left_ms))
             examined += len(found.messages)
+            newest |= {(m.broker_name, m.queue_id): storing_order(m) for m in found.messages}
             read.messages.extend(m for m in found.messages if has_text(m))
+            read.messages.sort(key=storing_order)
             read.problems.extend(found.problems)
+            if start.last_count is None and len(read.messages) >= count:
+                del read.messages[count:]
+                _end_queues(browser, newest, storing_order(read.messages[-1]))
+        is_whole = browser.is_done
     finally:
         await run(close_browser(browser))
-    read.messages.sort(key=storing_order)
-    if start.last_count is None:
-        del read.messages[count:]
-    return read._replace(is_whole=is_enough())
+    return read._replace(is_whole=is_whole)
+
+
+def _end_queues(browser: Browser, newest: Mapping[tuple[str, int], Order], last: Order) -> None:
+    """Read no further in queues that have no message before the last one of the page.
+
+    Args:
+        newest: the newest message read of each queue, by broker and queue id.
+    """
+    for cursor in browser.cursors:
+        found = newest.get((cursor.queue.broker_name, cursor.queue.queue_id))
+        if found is not None and found >= last:
+            cursor.end = cursor.offset
 
 
 def message_href(message: MessageExt) -> str:

@@ -25,7 +25,7 @@ from sparrowmq.hosting.directory_check import ensure_store
 from sparrowmq.store.checkpoint import CHECKPOINT_PATH
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY
-from sparrowmq.store.file_storage import check_copied, make_root, sync_names
+from sparrowmq.store.file_storage import check_copied, make_root, read_bytes, sync_names
 from sparrowmq.store.message_index import INDEX_DIRECTORY
 from sparrowmq.store.message_store import ABORT_PATH, EXPIRING_PATH
 from sparrowmq.store.storage import COPYING_PATH
@@ -148,7 +148,7 @@ def _copy_file(source: Path, target: Path, *, begin_first: bool = False) -> int:
 
 
 def _copy_piece(source_fd: int, target_fd: int, at: int, size: int) -> int:
-    data = os.pread(source_fd, size, at)
+    data = read_bytes(source_fd, size, at)
     left = data
     while left:
         written = os.pwrite(target_fd, left, at)

@@ -91,12 +91,17 @@ def select_columns(
 
 
 def check_complete(frame: DataFrame, names: Iterable[str], *, what: str) -> DataFrame:
-    """Return the frame. Raises: ConfigError if a row has a null, as JSON lines may omit a value."""
-    counts = {name: F.count_if(F.col(name).isNull()) for name in names}
+    """Return the frame.
+
+    Raises: ConfigError if a row has a null, as JSON lines may omit a value, or an int below 0.
+    """
+    ints = [name for name in names if dict(frame.dtypes)[name] == "int"]
+    counts = {f"no {name}": F.count_if(F.col(name).isNull()) for name in names}
+    counts |= {f"a {name} below 0": F.count_if(F.col(name) < 0) for name in ints}
     (row,) = frame.select(F.count("*"), *counts.values()).collect()
-    for name, count in zip(counts, row[1:], strict=True):
+    for fault, count in zip(counts, row[1:], strict=True):
         if count:
-            raise ConfigError(f"{what}: {count:,} of {row[0]:,} rows have no {name}")
+            raise ConfigError(f"{what}: {count:,} of {row[0]:,} rows have {fault}")
     return frame
 
 

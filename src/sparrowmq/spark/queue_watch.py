@@ -50,7 +50,7 @@ class QueueWatch:
         # The last answer.
         self.found: Discovery | None = None
 
-    def look(self, expected: Offsets, *, afresh: bool = False) -> Discovery:
+    def look(self, expected: Offsets) -> Discovery:
         """Return the bounds of the queues; ask for them unless the last answer is recent.
 
         Args:
@@ -63,7 +63,7 @@ class QueueWatch:
         options = self._options
         expected = of_query(options, expected)
         now_ms = clock.monotonic_ms()
-        is_fresh = now_ms - self._found_ms < BOUNDS_AGE_MS_MAX and not afresh
+        is_fresh = now_ms - self._found_ms < BOUNDS_AGE_MS_MAX
         if (
             self.found is not None
             and is_fresh

@@ -51,6 +51,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._watch = QueueWatch(options)
         self._batch_ms = clock.monotonic_ms()
+        self._is_available_now = False
         self._frozen: dict[MessageQueue, int] | None = None
         # An earlier run planned the batch that is dealt out before this one plans any.
         self._has_planned = False
@@ -83,9 +84,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @clear
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Freeze the query's end at the current ends of the queues."""
-        bounds = self._watch.look({}, afresh=True).bounds
-        self._frozen = {queue: found.max_offset for queue, found in bounds.items()}
+        """Have the first `latestOffset`, which knows the checkpoint's queues, freeze the end."""
+        self._is_available_now = True
 
     @clear
     def latestOffset(  # noqa: N802
@@ -95,6 +95,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_planned = True
         begin, stored_by_ms = decode_offsets(start), decode_stored_by(start)
         bounds = self._watch.look(begin).bounds
+        if self._is_available_now and self._frozen is None:
+            self._frozen = {queue: found.max_offset for queue, found in bounds.items()}
         is_limited = not isinstance(limit, ReadAllAvailable)
         choose = partial(
             choose_end,
@@ -135,8 +137,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Divide a micro-batch into partitions. An earlier run of the query may have planned it."""
         finish = decode_offsets(end)
         ranges = ranges_between(decode_offsets(start), finish)
-        # Spark asks for the end of `Trigger.AvailableNow`, and for the start of a first batch,
-        # before it runs a batch again.
+        # Spark asks for the start of a first batch before it runs that batch again.
         found = self._watch.found if self._has_planned else None
         if found is None:
             found = self._watch.look({each.queue: each.start for each in ranges})

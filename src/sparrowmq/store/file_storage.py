@@ -362,7 +362,7 @@ class ReadOnlyFile:
         if self._full_path is None:
             return bytes(wanted)
         with self._opened() as fd:
-            return os.pread(fd, wanted, position).ljust(wanted, b"\0")
+            return read_bytes(fd, wanted, position).ljust(wanted, b"\0")
 
     def write(self, position: int, data: Bytes) -> None:
         """Refuse. Raises: OSError."""
@@ -495,6 +495,15 @@ def open_files_max(limit: int) -> int:
 def _open_files_max() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _OPEN_FILES_MAX if limit == resource.RLIM_INFINITY else open_files_max(limit)
+
+
+def read_bytes(fd: int, size: int, position: int) -> bytes:
+    """Return bytes of a file, which the disk may give in parts; fewer only where the file ends."""
+    parts: list[bytes] = []
+    while size and (data := os.pread(fd, size, position)):
+        parts.append(data)
+        size, position = size - len(data), position + len(data)
+    return b"".join(parts)
 
 
 def sync_names(full_path: str | Path) -> None:

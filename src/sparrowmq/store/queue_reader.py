@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from itertools import accumulate, compress, pairwise
+from math import inf
 from operator import add, ne
 from struct import Struct
 
@@ -56,7 +57,7 @@ def read_messages(
         return _answer_outside(queue_offset, low, high)
     scan_max = count_max if tags_codes is None else max(count_max, _FILTERED_ENTRIES_MAX)
     entries = queue.read(queue_offset, scan_max)
-    if tags_codes is None and entries:
+    if tags_codes is None:
         records, count = read_all(log, entries, bytes_max)
         if count:
             next_offset = queue_offset + count
@@ -208,25 +209,20 @@ def find_offset_by_time(queue: ConsumeQueue, log: CommitLog, timestamp_ms: int) 
     if high < low:
         return low
     low, high = _choose_file(queue, log, timestamp_ms, low, high)
-    left: int | None = None
-    right: int | None = None
-    left_ms = right_ms = 0
+    left = right = low
+    left_gap_ms = right_gap_ms = inf
     while low <= high:
         middle = (low + high) // 2
         stored_ms = _timestamp_at(queue, log, middle)
-        if stored_ms is None or stored_ms < 0:
+        if stored_ms is None:
             return 0
         if stored_ms == timestamp_ms:
             return middle
         if stored_ms > timestamp_ms:
-            high, right, right_ms = middle - 1, middle, stored_ms
+            high, right, right_gap_ms = middle - 1, middle, stored_ms - timestamp_ms
         else:
-            low, left, left_ms = middle + 1, middle, stored_ms
-    if left is None:
-        return 0 if right is None else right
-    if right is None or abs(timestamp_ms - left_ms) <= abs(timestamp_ms - right_ms):
-        return left
-    return right
+            low, left, left_gap_ms = middle + 1, middle, timestamp_ms - stored_ms
+    return left if left_gap_ms <= right_gap_ms else right
 
 
 def find_boundary(

@@ -144,12 +144,14 @@ class Retention:
         if self._runs or now_ms < self._check_due_ms:
             return None, []
         self._check_due_ms = now_ms + CHECK_INTERVAL_MS
+        facts: list[RetentionFact] = []
         try:
             percent = self._store.disk_space().used_percent
-            facts = self._note_room(percent)
+            facts += self._note_room(percent)
             work = self._failed or self._choose(percent, timestamp_ms)
         except OSError as error:
-            return None, [RetentionFact(f"old messages cannot be looked for: {error}", True)]
+            facts.append(RetentionFact(f"old messages cannot be looked for: {error}", True))
+            return None, facts
         self._runs = work is not None
         if self._store.expiry_waits:
             self._check_due_ms = now_ms + CHECKPOINT_WAIT_MS

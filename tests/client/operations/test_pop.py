@@ -19,6 +19,7 @@ from sparrowmq import (
 )
 from sparrowmq.calling.effects import (
     Event,
+    Invoke,
     Join,
     Operation,
     Spawn,
@@ -343,7 +344,10 @@ def test_no_more_is_popped_at_once_than_the_listener_can_take(
     run = Unrun(Brokers())
     popping = make_popping(make_source("T"), consume_thread_count=3)
     popping.subscriber.listener_calls.is_quick = is_quick
-    popping.is_behind, popping.pop_count = is_behind, pop_count
+    popping.is_behind = is_behind
+    for _ in range(pop_count):
+        popping.pops.append(under_way := PlayedTask("pop"))
+        under_way.done = False
     (message,) = messages_of(1)
     popping.waiting.append(pop_loop._Batch(message.queue, [message], 1_000, popped_ms=0))
     run(pop_loop._begin_due(popping, 0))
@@ -757,3 +761,54 @@ def test_loop_that_failed_goes_on_with_the_messages_in_hand(*, is_done: bool) ->
     end = RequestCode.ACK_MESSAGE if is_done else RequestCode.CHANGE_MESSAGE_INVISIBLETIME
     assert codes.count(end) == subscriber.counters.pulled
     assert subscriber.counters.pulled > 0
+
+
+class Mistaken(Play):
+    """Fails at the first request of a code; its consumer leaves after five turns of the loop."""
+
+    def __init__(self, brokers: Brokers, subscriber: Subscriber, code: RequestCode) -> None:
+        super().__init__(brokers)
+        self._code, self._subscriber = code, subscriber
+        self._turn_count = self.left_ms = 0
+
+    @property
+    def count(self) -> int:
+        return sum(each.code == self._code for _, each in self.requests)
+
+    def carry_out(self, effect: Any) -> Any:
+        found = super().carry_out(effect)
+        is_its = isinstance(effect, Invoke) and self.requests[-1][1].code == self._code
+        if is_its and self.count == 1:
+            raise LookupError("a mistake")
+        if isinstance(effect, Wait):
+            self.now_ms += 0 if found else effect.timeout_ms or 0
+            self._turn_count += 1
+            if self._turn_count == 5:
+                self._subscriber.member.leave(self.now_ms)
+                self.left_ms = self.now_ms
+        return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.POP_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    ],
+)
+def test_step_that_fails_by_a_mistake_holds_up_neither_the_next_one_nor_the_end(
+    code: RequestCode,
+) -> None:
+    def listen(messages: list[MessageExt], context: ConsumeContext) -> None:
+        if code == RequestCode.CHANGE_MESSAGE_INVISIBLETIME:
+            context.retry(*messages)
+
+    subscriber = make_idle_subscriber("GID", balance="messages", consume_thread_count=1)
+    subscriber.listener = listen
+    add_subscription(subscriber, make_subscription(subscriber, "T", "*"))
+    run = Mistaken(Brokers(), subscriber, code)
+    run(pop_loop.push_loop(subscriber)())
+
+    assert run.count > 1
+    assert run.now_ms - run.left_ms < subscriber.config.drain_timeout_ms

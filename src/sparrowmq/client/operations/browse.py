@@ -2,14 +2,14 @@
 
 Each queue has a cursor and at most one pull under way. The messages in memory are therefore bounded
 by one answer for each queue, and an idle queue delays no other queue. Pulls name RocketMQ's group
-of tools, which every broker has. Tests: cli/test_messages.py.
+of tools, which every broker has. Tests: test_browse.py, cli/test_messages.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from sparrowmq.calling.effects import Event, Operation, Task, cancel, join, sleep, spawn, wait
 from sparrowmq.client.arguments import check_offset, check_queue
@@ -44,6 +44,9 @@ READ_COUNT_MAX = 10_000
 SUSPEND_MS = 15_000
 # The pause after a failed pull.
 RETRY_MS = 1_000
+
+# The time of storing, the broker, and the position in its log.
+Order: TypeAlias = tuple[int, str, int]
 
 
 class Start(NamedTuple):
@@ -87,23 +90,27 @@ class Browser:
         subscription: the messages to return.
         cursors: one cursor for each queue.
         missing: the errors of the brokers whose queues are left out, by the brokers' names.
+        since_ms: the wall-clock time of storing of the first message to return; None for any time.
         problem_count: the problems met so far, such as messages that cannot be read.
     """
 
     subscription: SubscriptionData
     cursors: list[Cursor]
     missing: Mapping[str, SparrowError] = field(default_factory=dict)
+    since_ms: int | None = None
     pulls: dict[MessageQueue, Task] = field(default_factory=dict)
     arrived: Event = field(default_factory=Event)
     problem_count: int = 0
 
     @property
     def is_done(self) -> bool:
-        """Whether every queue is read to its end."""
-        return all(cursor.is_done for cursor in self.cursors)
+        """Whether every queue is read to its end, and `browse` has returned every answer."""
+        return not self.pulls and all(cursor.is_done for cursor in self.cursors)
 
     def follow(self) -> None:
         """Remove the end of every queue, so that new messages are read as they come."""
+        # The clock of a broker may be behind.
+        self.since_ms = None
         for cursor in self.cursors:
             cursor.end = None
 
@@ -147,7 +154,7 @@ def open_browser(
     }
     if not (leaves_out and cursors):
         raise_first(missing)
-    return Browser(subscription, cursors, missing)
+    return Browser(subscription, cursors, missing, start.timestamp_ms)
 
 
 def _place_cursor(directory: Directory, queue: MessageQueue, start: Start) -> Operation[Cursor]:
@@ -209,7 +216,7 @@ def _pull(
 ) -> Operation[FoundMessages | SparrowError]:
     # An uncaught error would count as lost: several queues may fail together.
     try:
-        return (yield from _pull_once(directory, browser.subscription, cursor))
+        return (yield from _pull_once(directory, browser, cursor))
     except SparrowError as error:
         if cursor.end is not None or not isinstance(error, TransportError):
             return error
@@ -219,10 +226,8 @@ def _pull(
         browser.arrived.set()
 
 
-def _pull_once(
-    directory: Directory, subscription: SubscriptionData, cursor: Cursor
-) -> Operation[FoundMessages]:
-    queue, offset = cursor.queue, cursor.offset
+def _pull_once(directory: Directory, browser: Browser, cursor: Cursor) -> Operation[FoundMessages]:
+    subscription, queue, offset = browser.subscription, cursor.queue, cursor.offset
     count_max = PULL_COUNT if cursor.end is None else min(PULL_COUNT, cursor.end - offset)
     header = make_pull_header(
         TOOLS_GROUP,
@@ -245,15 +250,22 @@ def _pull_once(
         cursor.offset = cursor.end
         return FoundMessages([], [])
     cursor.offset = result.next_offset
-    return _decode(result, queue, _selects(subscription), end=cursor.end)
+    return _decode(result, queue, _selects(browser), end=cursor.end)
 
 
-def _selects(subscription: SubscriptionData) -> Callable[[MessageExt], bool]:
-    """Return the function that selects messages: brokers compare only the hashes of tags."""
-    tags = subscription.tags_set
-    if not tags or subscription.expression_type != EXPRESSION_TYPE_TAG:
-        return lambda message: True
-    return lambda message: message.tags in tags
+def _selects(browser: Browser) -> Callable[[MessageExt], bool]:
+    """Return the function that selects messages.
+
+    Brokers compare only the hashes of tags. Of a time, RocketMQ 4's brokers find the message
+    nearest to it, which may be an older one.
+    """
+    subscription, since_ms = browser.subscription, browser.since_ms
+    is_by_tag = subscription.expression_type == EXPRESSION_TYPE_TAG
+    tags = subscription.tags_set if is_by_tag else None
+    return lambda message: (
+        (not tags or message.tags in tags)
+        and (since_ms is None or message.store_timestamp_ms >= since_ms)
+    )
 
 
 def _decode(
@@ -312,15 +324,14 @@ def read_since(
     # Up to `count_max` messages are read from each queue, since any queue may have the oldest.
     for cursor in browser.cursors:
         assert cursor.end is not None
-        # If all messages are older, RocketMQ 4's brokers answer with the last message.
+        # The first one may be too old.
         cursor.end = min(cursor.end, cursor.offset + count_max + 1)
-    found = yield from _read_all(directory, browser, count_max * len(browser.cursors) + 1)
-    recent = [message for message in found if message.store_timestamp_ms >= timestamp_ms]
-    recent.sort(key=storing_order)
-    return recent[:count_max]
+    found = yield from _read_all(directory, browser, (count_max + 1) * len(browser.cursors))
+    found.sort(key=storing_order)
+    return found[:count_max]
 
 
-def storing_order(message: MessageExt) -> tuple[int, str, int]:
+def storing_order(message: MessageExt) -> Order:
     """Return the key that sorts messages as they were stored, also within a millisecond."""
     return message.store_timestamp_ms, message.broker_name, message.commit_log_position
 

@@ -101,22 +101,27 @@ class _Popping:
     waiting: deque[_Batch] = field(default_factory=deque)
     # Handed to the listener's calls, by the identity of the delivery that names them.
     handed: dict[int, tuple[Deliver, _Batch]] = field(default_factory=dict)
-    # Done, and not acknowledged; the acknowledgement under way, and the messages of all of them.
+    # Done, and not acknowledged; the last acknowledgement, and the messages of its request.
     done: list[MessageExt] = field(default_factory=list)
     acking: Task | None = None
     acking_count: int = 0
-    # Calls whose messages do not all end alike; and how many batches are being ended or given back.
+    # Calls whose messages do not all end alike; and what ends batches or gives them back.
     settled: list[tuple[_Batch, Judged]] = field(default_factory=list)
-    ending_count: int = 0
+    endings: list[Task] = field(default_factory=list)
     # The pops under way, perhaps ended ones too; and whether the last one found all that it asked.
     pops: list[Task] = field(default_factory=list)
-    pop_count: int = 0
     is_behind: bool = False
+
+    @property
+    def is_acking(self) -> bool:
+        """Whether an acknowledgement is under way."""
+        return self.acking is not None and not self.acking.done
 
     @property
     def has_open_ends(self) -> bool:
         """Whether the listener has messages, or the broker does not know their end."""
-        return bool(self.handed or self.done or self.acking_count or self.ending_count)
+        is_ending = self.is_acking or not all(task.done for task in self.endings)
+        return bool(self.handed or self.done or self.settled or is_ending)
 
     @property
     def handed_ms(self) -> int | None:
@@ -129,7 +134,6 @@ class _Popping:
         taken = [batch for batch in self.waiting if batch.popped_ms <= popped_until_ms]
         if taken:
             self.waiting = deque(b for b in self.waiting if b.popped_ms > popped_until_ms)
-            self.ending_count += len(taken)
         return taken
 
 
@@ -170,7 +174,7 @@ def _run(popping: _Popping) -> Operation[None]:
             yield from _begin_due(popping, now_ms)
         popped_until_ms = now_ms if member.is_suspended else now_ms - WAITING_MS_MAX
         if old := popping.take_waiting(popped_until_ms):
-            yield Spawn(_give_back(popping, old), "give messages back")
+            popping.endings.append((yield Spawn(_give_back(popping, old), "give messages back")))
         subscriber.handed_ms = popping.handed_ms
         due_ms = calls.next_due_ms(now_ms)
         yield Wait(wake, LOOK_MS if due_ms is None else max(0, due_ms - now_ms))
@@ -188,9 +192,7 @@ def _end_former_pops(popping: _Popping) -> Operation[None]:
         return
     popping.subscriber.resubscribed.clear()
     for task in popping.pops:
-        if not task.done:
-            yield Cancel(task)
-            popping.pop_count -= 1
+        yield Cancel(task)
     popping.pops.clear()
 
 
@@ -213,23 +215,22 @@ def _begin_due(popping: _Popping, now_ms: int) -> Operation[None]:
     for _ in range(task_count):
         yield Spawn(call_listener(subscriber, partial(_settle, popping)), "calls of the listener")
     size = config.consume_message_batch_max_size
-    has_room = len(popping.done) + popping.acking_count < UNACKNOWLEDGED_MAX
+    acking_count = popping.acking_count if popping.is_acking else 0
+    has_room = len(popping.done) + acking_count < UNACKNOWLEDGED_MAX
     if not has_room or waiting or not popping.source.subscriptions:
         return
+    pops = popping.pops = [task for task in popping.pops if not task.done]
     if calls.ahead_max:
         # A quick listener gets the next messages while it has these.
-        held = len(handed) * size + popping.pop_count * POP_COUNT_MAX
+        held = len(handed) * size + len(pops) * POP_COUNT_MAX
         pops_max = POPS_MAX if popping.is_behind else 1
-        count = min(pops_max - popping.pop_count, POPS_MAX - held // POP_COUNT_MAX)
+        count = min(pops_max - len(pops), POPS_MAX - held // POP_COUNT_MAX)
         asked = POP_COUNT_MAX
     else:
         asked = min((config.consume_thread_count - len(handed)) * size, POP_COUNT_MAX)
-        count = 1 if asked > 0 and popping.pop_count == 0 else 0
-    if count > 0:
-        popping.pops = [task for task in popping.pops if not task.done]
-        for _ in range(count):
-            popping.pop_count += 1
-            popping.pops.append((yield Spawn(_pop(popping, asked), "pop")))
+        count = 1 if asked > 0 and not pops else 0
+    for _ in range(count):
+        pops.append((yield Spawn(_pop(popping, asked), "pop")))
 
 
 def _take_back(popping: _Popping, now_ms: int) -> None:
@@ -270,7 +271,6 @@ def _pop(popping: _Popping, count_max: int) -> Operation[None]:
         _Batch(queue, messages, now_ms + INVISIBLE_MS, now_ms)
         for queue, messages in _split(found, size)
     ]
-    popping.pop_count -= 1
     popping.is_behind = len(found) == count_max
     subscriber.wake.set()
 
@@ -295,10 +295,12 @@ def _settle_ended(popping: _Popping, now_ms: int) -> Operation[None]:
     """End the messages of calls that have ended: all that are done by one request."""
     for ended in popping.subscriber.listener_calls.take_ended():
         _settle(popping, ended, now_ms)
+    popping.endings = [task for task in popping.endings if not task.done]
     for batch, judged in popping.settled:
-        yield Spawn(_return_failed(popping, batch, judged), f"end of {batch.queue}")
+        ending = _return_failed(popping, batch, judged)
+        popping.endings.append((yield Spawn(ending, f"end of {batch.queue}")))
     popping.settled.clear()
-    if popping.done and popping.acking is None:
+    if popping.done and not popping.is_acking:
         popping.acking = yield Spawn(_acknowledge_done(popping), "acknowledgements")
 
 
@@ -314,7 +316,6 @@ def _settle(popping: _Popping, ended: Ended, now_ms: int) -> ConsumedCode:
     if judged.acked_count == len(batch.messages) and not judged.decided and batch.renewal is None:
         popping.done += batch.messages
     else:
-        popping.ending_count += 1
         popping.settled.append((batch, judged))
     return judged.code
 
@@ -333,7 +334,6 @@ def _acknowledge_done(popping: _Popping) -> Operation[None]:
             for each in of_brokers.values()
         ]
         yield from gather(telling, name="acknowledgements")
-    popping.acking, popping.acking_count = None, 0
     popping.subscriber.wake.set()
 
 
@@ -344,7 +344,6 @@ def _return_failed(popping: _Popping, batch: _Batch, judged: Judged) -> Operatio
     # A renewal has given the messages new handles.
     for message, decision in judged.decisions(batch.messages):
         yield from _end(popping, message, decision)
-    popping.ending_count -= 1
     popping.subscriber.wake.set()
 
 
@@ -430,7 +429,7 @@ def _leave(popping: _Popping) -> Operation[None]:
     """Give waiting messages back at once, and wait for the listener's calls."""
     subscriber = popping.subscriber
     for task in popping.pops:
-        if popping.is_behind:
+        if popping.is_behind and not task.done:
             # The broker answers at once, and what it pops is to be given back.
             try:
                 yield Join(task, PAUSE_MS)
@@ -442,7 +441,8 @@ def _leave(popping: _Popping) -> Operation[None]:
     deadline_ms = now_ms + subscriber.config.drain_timeout_ms
     _take_back(popping, now_ms)
     # The acknowledgements of what is done do not wait for a broker that does not answer.
-    yield Spawn(_give_back(popping, popping.take_waiting(now_ms)), "give messages back")
+    returning = _give_back(popping, popping.take_waiting(now_ms))
+    popping.endings.append((yield Spawn(returning, "give messages back")))
     while now_ms < deadline_ms and not subscriber.member.is_done:
         subscriber.wake.clear()
         yield from _settle_ended(popping, now_ms)
@@ -460,5 +460,4 @@ def _give_back(popping: _Popping, batches: list[_Batch]) -> Operation[None]:
             yield Join(batch.renewal, None)
     # A renewal has given the messages new handles.
     yield from give_back(popping.source, [each for batch in batches for each in batch.messages])
-    popping.ending_count -= len(batches)
     popping.subscriber.wake.set()

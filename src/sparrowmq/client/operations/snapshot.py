@@ -166,8 +166,9 @@ def begin_snapshot(
     brokers = yield from find_all_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     first = yield from _look(directory, group, brokers, ())
     yield from _check_group_known(directory, group, first)
+    topics, retries = _topics_of(group, first), retry_topic(group)
     views = yield from gather(
-        [_view_topic(directory, topic) for topic in _topics_of(group, first)],
+        [_view_topic(directory, topic) for topic in topics],
         name=f"topics of {group}",
         at_once=WIDTH,
     )
@@ -175,9 +176,9 @@ def begin_snapshot(
         _ask_members(directory, group, first, is_wanted=asks_members), name=f"members of {group}"
     )
     first = yield from _with_uncommitted(directory, group, first, views)
-    if not any(broker.subscriptions for broker in first.brokers):
+    if retries not in topics and not any(broker.subscriptions for broker in first.brokers):
         # Failed messages may have come to the retry topic when its members had left.
-        view = yield from _view_topic(directory, retry_topic(group))
+        view = yield from _view_topic(directory, retries)
         found = yield from _with_uncommitted(directory, group, first, [view])
         if sum(p.lag for p in found.progress) > sum(p.lag for p in first.progress):
             views, first = sorted([*views, view], key=attrgetter("topic")), found

@@ -243,7 +243,8 @@ def explain_history(queues: DataFrame) -> DataFrame:
         return F.col(name) - F.lag(name).over(by_time)
 
     before = F.lag("snapshotTimestamp").over(by_time)
-    owners = F.when(F.col("isByMessage"), F.array(F.lit(ANY_MEMBER))).otherwise(F.col("owners"))
+    owners = F.coalesce("owners", F.array().cast("array<string>"))
+    owners = F.when(F.col("isByMessage"), F.array(F.lit(ANY_MEMBER))).otherwise(owners)
     return (
         queues.where("lag is not null")
         .withColumn("owners", owners)
@@ -263,7 +264,7 @@ def _cause() -> Column:
             F.array(*(F.lit(rule) for rule in rules)),
         )
 
-    has_no_owner = F.size(F.coalesce("owners", F.array().cast("array<string>"))) == 0
+    has_no_owner = F.size("owners") == 0
     falls_behind = F.col("growth") > 0
     return (
         F.when(F.col("lag") <= 0, None)

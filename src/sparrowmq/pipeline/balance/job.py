@@ -13,6 +13,7 @@ duplicates. A queue with two owners delivers every message twice. Tests: pipelin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,6 +106,8 @@ class BalanceSettings:
             raise ConfigError("give either a snapshot or how many groups to generate")
         if self.generate is not None:
             check_size(self.generate, self.topics)
+        if not 0 <= (rate := self.messages_per_second) < math.inf:
+            raise ConfigError(f"messages_per_second is {rate}; it must be 0 or more")
         choose_strategies(self.strategies)
 
     @property

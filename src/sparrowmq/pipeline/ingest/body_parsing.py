@@ -216,7 +216,12 @@ def _data_type(schema: Mapping[str, Any], place: str) -> DataType:
         )
     name = _type_name(schema, place)
     if name == "object":
-        properties = schema.get("properties")
+        properties, values = schema.get("properties"), schema.get("additionalProperties", True)
+        if values is False or (properties and values not in (True, {})):
+            raise ConfigError(
+                f"the JSON Schema restricts 'additionalProperties' at {place}, which cannot be "
+                "checked here; leave it out"
+            )
         if properties:
             required = schema.get("required", ())
             unknown = [name for name in required if name not in properties]
@@ -230,7 +235,6 @@ def _data_type(schema: Mapping[str, Any], place: str) -> DataType:
                     for n, s in properties.items()
                 ]
             )
-        values = schema.get("additionalProperties")
         value_type = _data_type(values, f"{place}.*") if isinstance(values, dict) else None
         return t.MapType(t.StringType(), value_type or t.StringType())
     if name == "array":

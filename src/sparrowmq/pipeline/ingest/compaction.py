@@ -14,7 +14,7 @@ directory misses the rows of these batches. A reader that must see all rows shou
 compaction runs.
 
 A compaction takes only batches that the checkpoint has committed: those are never replayed.
-Tests: pipeline/test_ingest.py.
+Tests: pipeline/test_compaction.py, pipeline/test_ingest.py.
 """
 
 from __future__ import annotations
