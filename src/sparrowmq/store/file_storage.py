@@ -69,18 +69,14 @@ class FileStorageFile:
             data = os.pread(fd, size, position)
             if len(data) == size or position + len(data) >= self.size:
                 return data
-            parts = [data]
-            at, end = position + len(data), min(position + size, self.size)
-            while at < end:
-                data = os.pread(fd, end - at, at)
-                if not data:
-                    raise OSError(errno.EIO, "the file is shorter than it was")
-                parts.append(data)
-                at += len(data)
+            missing = min(size, self.size - position) - len(data)
+            rest = read_bytes(fd, missing, position + len(data))
+            if len(rest) < missing:
+                raise OSError(errno.EIO, "the file is shorter than it was")
         except OSError as error:
             error.filename = self._full_path
             raise
-        return b"".join(parts)
+        return data + rest
 
     def write(self, position: int, data: Bytes) -> None:
         """Write all of `data` at `position`."""
