@@ -132,12 +132,12 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
     start = Start(last_count=count)
     read = await read_messages(watcher, topic, start, queues, tags=tags, text=text)
     newest = read.messages[-COUNT:]
-    counts = Counter((message.broker_name, message.queue_id) for message in newest)
+    counts = Counter(map(_queue_of, newest))
     # Before these messages of a queue there may be others that are as new.
     full = [queue for queue, number in counts.items() if number == count < COUNT]
     if full:
         more = await read_messages(watcher, topic, Start(last_count=COUNT), full)
-        others = [m for m in newest if (m.broker_name, m.queue_id) not in full]
+        others = [m for m in newest if _queue_of(m) not in full]
         newest = sorted([*others, *more.messages], key=storing_order)[-COUNT:]
         problems = [*read.problems, *more.problems]
         read = read._replace(problems=problems, is_whole=read.is_whole and more.is_whole)
@@ -199,7 +199,7 @@ async def read_messages(
                 break
             found = await run(browse(directory, browser, timeout_ms=left_ms))
             examined += len(found.messages)
-            newest |= {(m.broker_name, m.queue_id): storing_order(m) for m in found.messages}
+            newest |= {_queue_of(m): storing_order(m) for m in found.messages}
             read.messages.extend(m for m in found.messages if has_text(m))
             read.messages.sort(key=storing_order)
             read.problems.extend(found.problems)
@@ -222,6 +222,11 @@ def _end_queues(browser: Browser, newest: Mapping[tuple[str, int], Order], last:
         found = newest.get((cursor.queue.broker_name, cursor.queue.queue_id))
         if found is not None and found >= last:
             cursor.end = cursor.offset
+
+
+def _queue_of(message: MessageExt) -> tuple[str, int]:
+    """Return the broker and the id of a message's queue."""
+    return message.broker_name, message.queue_id
 
 
 def message_href(message: MessageExt) -> str:

@@ -219,7 +219,9 @@ class EmbeddedCluster:
         """
         if sys.platform != "linux" or self._held:
             return
-        for port in (port for port in self._ports if port >= 0):
+        for port in self._ports:
+            if port < 0:
+                continue
             sock = socket.socket()
             self._held.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
