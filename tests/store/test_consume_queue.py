@@ -13,6 +13,7 @@ from sparrowmq.store import MessageStore, StoreConfig
 from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, filler_entries
 
+DIRECTORY = "consumequeue/T/0"
 CONFIG = StoreConfig(consume_queue_file_size=10 * ENTRY_SIZE, queue_tail_bytes_max=4 * ENTRY_SIZE)
 
 
@@ -93,6 +94,62 @@ def test_last_entry_stays_before_a_file_that_found_no_space(storage: Any) -> Non
 
     assert (queue.min_offset, queue.max_offset, len(queue.files.bases)) == (10, 10, 2)
     assert not queue.has_expired_files
+
+
+@pytest.mark.parametrize(
+    ("lost", "kept"),
+    [
+        ({1}, [400, 600]),
+        ({0, 2}, [600]),
+        # Those behind position 31 were not synced.
+        ({3}, [0, 200, 400]),
+        ({1, 4}, [400, 600]),
+        ({4}, [0, 200, 400, 600]),
+        ({1, 2, 3}, [0]),
+        ({0, 1, 2, 3}, [800, 1000]),
+    ],
+)
+def test_files_that_a_power_cut_has_torn_from_the_others_go(
+    lost: set[int], kept: list[int], storage: Any
+) -> None:
+    ConsumeQueue(storage, "T", 0, config=CONFIG).append(entries(0, 60), gathers=False)
+    for number in lost:
+        storage.remove(f"{DIRECTORY}/{200 * number:020d}")
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+    queue.files.open()
+
+    queue.mend(31)
+
+    assert queue.files.bases == kept
+    assert storage.list_names(DIRECTORY) == [f"{base:020d}" for base in kept]
+    assert queue.is_directory_dirty is (len(kept) + len(lost) < 6)
+
+
+def test_file_of_a_queue_that_a_crash_has_cut_goes_with_those_before_it(storage: Any) -> None:
+    ConsumeQueue(storage, "T", 0, config=CONFIG).append(entries(0, 40), gathers=False)
+    cut = storage.inodes[f"{DIRECTORY}/{200:020d}"]
+    cut.replace(cut.data[:60])
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+    queue.files.open()
+
+    queue.mend(40)
+
+    assert queue.files.bases == [400, 600]
+
+
+def test_queue_of_which_a_power_cut_has_brought_back_its_very_first_file_keeps_its_last(
+    storage: Any,
+) -> None:
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+    queue.append(entries(0, 1000), gathers=False)
+    for base in queue.files.bases[1:-1]:
+        storage.remove(f"{DIRECTORY}/{base:020d}")
+    queue = ConsumeQueue(storage, "T", 0, config=CONFIG)
+    queue.files.open()
+
+    queue.mend(1000)
+
+    assert queue.files.bases == [19800]
 
 
 def test_entries_that_may_not_be_gathered_are_written_behind_those_that_were(storage: Any) -> None:

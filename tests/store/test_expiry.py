@@ -605,12 +605,55 @@ def test_an_offset_found_after_a_kill_outlives_expiry_and_a_power_cut(
     assert (store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)) == (3, 3)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_an_offset_outlives_a_power_cut_while_its_queue_loses_files(
+    seed: int, new_record: NewRecord
+) -> None:
+    storage = SimulatedStorage(Random(seed))
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(22), topic="quiet")
+    fill(store, new_record, range(22, 60))
+    assert expire(store) is not None
+    assert storage.list_names("consumequeue/quiet/0") == ["00000000000000000400"]
+
+    store = open_store(storage.lose_power(), CONFIG)
+
+    assert (store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)) == (22, 22)
+    fill(store, new_record, range(60, 62), topic="quiet")
+    store = open_store(storage.lose_power(), CONFIG)
+    assert [record.queue_offset for record in read(store, "quiet")] == [22, 23]
+
+
+@pytest.mark.parametrize("expired_count", [10, 12])
+@pytest.mark.parametrize("new_count", [1, 20])
+@pytest.mark.parametrize("seed", range(20))
+def test_an_offset_outlives_the_loss_of_all_messages_since_the_checkpoint(
+    seed: int, new_count: int, expired_count: int, new_record: NewRecord
+) -> None:
+    storage = SimulatedStorage(Random(seed))
+    config = replace(CONFIG, flush=FlushMode.ASYNC, queue_tail_bytes_max=0)
+    store = open_store(storage, config)
+    fill(store, new_record, range(expired_count), topic="quiet")
+    fill(store, new_record, range(expired_count, 60))
+    for number in range(new_count):
+        store.put(new_record(b"%d" % number, topic="quiet"), timestamp_ms=600)
+    store.dispatch()
+    assert expire(store) is not None
+
+    store = open_store(storage.lose_power(), config)
+
+    low, high = store.queues.min_offset("quiet", 0), store.queues.max_offset("quiet", 0)
+    assert low == expired_count
+    assert high - low == len(list(read(store, "quiet")))
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord) -> None:
     rng = Random(seed)
     storage = SimulatedStorage(rng)
     kept: dict[bytes, str] = {}
     expired: set[bytes] = set()
+    next_offset = 0
     number = 0
     for _ in range(6):
         storage.changes_left = rng.randrange(400)
@@ -621,12 +664,16 @@ def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord)
             found = {r.body: r.topic for topic, _ in store.queues for r in read(store, topic)}
             assert kept.items() <= found.items()
             assert found.keys() <= kept.keys() | expired
+            assert store.queues.max_offset("quiet", 0) >= next_offset
             # What recovery found is on the disk.
             while True:
                 topic = rng.choice(("T", "T", "T", "deleted"))
+                if rng.random() < 0.05:
+                    topic = "quiet"
                 fill(store, new_record, range(number, number + 3), topic=topic)
                 kept.update((b"%d" % n, topic) for n in range(number, number + 3))
                 number += 3
+                next_offset = store.queues.max_offset("quiet", 0)
                 if rng.random() < 0.3:
                     work = store.expire(
                         before_timestamp_ms=number * 10 - rng.choice((100, 500)),
@@ -639,7 +686,7 @@ def test_power_cuts_lose_nothing_that_was_kept(seed: int, new_record: NewRecord)
                     kept = {body: topic for body, topic in kept.items() if body in left}
                     if work is not None:
                         work.run()
-                store.sweep(rng.randrange(3), has_topic=lambda topic: topic == "T")
+                store.sweep(rng.randrange(3), has_topic=lambda topic: topic != "deleted")
         except PowerCut:
             # Messages under way may have come through.
             expired.update(b"%d" % n for n in range(number, number + 3))

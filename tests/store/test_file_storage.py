@@ -414,6 +414,8 @@ def test_a_gap_of_many_files_is_not_filled(tmp_path: Path) -> None:
     FileSeries(storage, "few", file_size=10).load(repair=True)
     with pytest.raises(StoreError, match="a file is missing, or the configured size is wrong"):
         FileSeries(storage, "many", file_size=10).load(repair=True)
+    with pytest.raises(DamagedSeries, match="a file is missing"):
+        FileSeries(storage, "many", file_size=10).load()
     assert [len(storage.list_names(each)) for each in ("few", "many")] == [66, 2]
 
 

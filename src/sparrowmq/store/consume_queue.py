@@ -20,12 +20,13 @@ entries, and recovery writes them again (benchmarks/broker.py).
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from struct import Struct
 
 from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
-from sparrowmq.store.file_series import FileSeries
+from sparrowmq.store.file_series import DamagedSeries, FileSeries
 from sparrowmq.store.results import Dispatched
-from sparrowmq.store.storage import Storage, StorageFile
+from sparrowmq.store.storage import Storage, StorageFile, passing_over_losses
 
 CONSUME_QUEUE_DIRECTORY = "consumequeue"
 ENTRY = Struct(">qiq")
@@ -97,6 +98,39 @@ class ConsumeQueue:
         self._tail_bytes_max = config.queue_tail_bytes_max
         self.dirty_files: dict[str, StorageFile] = {}
         self.is_directory_dirty = False
+
+    def mend(self, synced_position: int) -> None:
+        """Make the files one series again, if a crash has left gaps or cut files.
+
+        A power cut may bring back some of the files that were removed, and lose some that were
+        begun since the checkpoint. The files between these stay: once all messages have expired,
+        they alone tell the next offset. Recovery writes the other entries again from the log.
+
+        Args:
+            synced_position: the log position up to which all entries are on the disk.
+
+        Raises: StoreError if the files cannot have the size of the series; OSError.
+        """
+        files = self.files
+        with suppress(DamagedSeries):
+            files.mend()
+            return
+        self.is_directory_dirty = True
+        while files.bases and not self._has_entry_before(synced_position):
+            files.remove_last()
+        while files.bases:
+            with suppress(DamagedSeries):
+                files.mend()
+                return
+            files.remove_first()
+
+    def _has_entry_before(self, synced_position: int) -> bool:
+        """Return whether the last file begins with an entry of a record before a position."""
+        entry = b""
+        with passing_over_losses():
+            entry = self.files.file_at(self.files.bases[-1]).read(0, ENTRY_SIZE)
+        position, size, _ = ENTRY.unpack(entry.ljust(ENTRY_SIZE, b"\0"))
+        return size > 0 and position < synced_position
 
     def append(self, entries: bytes | bytearray, *, gathers: bool = True) -> None:
         """Add entries from `max_offset` on.
@@ -195,9 +229,9 @@ class ConsumeQueue:
 
     @property
     def has_expired_files(self) -> bool:
-        """Whether the first file has only entries of expired messages, and is not the last."""
-        # The last entry stays: it determines the next offset.
-        kept = min(self.min_offset, self.max_offset - 1) * ENTRY_SIZE
+        """Whether the first file ends before the last entry of an expired message."""
+        # That entry stays: unlike later ones it is surely on the disk, and tells the next offset.
+        kept = (self.min_offset - 1) * ENTRY_SIZE
         bases = self.files.bases
         return len(bases) > 1 and bases[0] + self.files.file_size <= kept
 

@@ -10,12 +10,14 @@ harmless at any point:
 2. `ExpiryWork` removes the file, and syncs the directory before it removes the next file, so that
    the log never has a gap. Index files that point only into removed files are removed as well.
 3. A sweep over the queues, some of them in each call, removes the files of entries of expired
-   messages. A queue keeps its last entry, which determines its next offset. A queue of a deleted
-   topic is removed as a whole once all its messages have expired. An earlier removal would let its
-   offsets begin anew, and they would contradict records that the log still has.
+   messages, up to the last of these entries: it is on the disk, and determines the next offset if
+   the queue loses all later ones. A queue of a deleted topic is removed as a whole once all its
+   messages have expired. An earlier removal would let its offsets begin anew, and they would
+   contradict records that the log still has.
 
 After a crash between these steps recovery finds entries of records before the log's beginning, and
-ignores them.
+ignores them. The removals of step 3 are synced with the next checkpoint, and a power cut may undo
+any of them: `ConsumeQueue.mend` closes the gaps.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from sparrowmq.errors import StoreError
 from sparrowmq.store.storage import Bytes, Storage, StorageFile
 
 _NAME_DIGITS = 20
-# A crash loses the names of files made since the last sync. More missing files mean other damage.
+# A crash loses the names of files made since the last sync. Filling a longer gap with zeros would
+# hide other damage, and take the room of that many files.
 _MISSING_FILES_MAX = 64
 _REWRITE_BYTES = 4 << 20
 PAGE_BYTES = 4096
@@ -126,10 +127,12 @@ class FileSeries:
             f"files of {self.file_size} bytes are configured: a file is missing, or the configured "
             f"size is wrong"
         )
-        if (after - before) % self.file_size or missing > _MISSING_FILES_MAX:
+        if (after - before) % self.file_size:
             raise StoreError(problem)
         if not repair:
             raise DamagedSeries(problem)
+        if missing > _MISSING_FILES_MAX:
+            raise StoreError(problem)
         for base in range(before + self.file_size, after, self.file_size):
             self._files[base] = self._storage.create(
                 self._path(base), size=self.file_size, pinned=self._pinned
@@ -240,7 +243,7 @@ class FileSeries:
         Callers sync the file and, since files may have been removed, the directory.
         """
         while self._bases and self._bases[-1] > position:
-            self._remove_last()
+            self.remove_last()
         base = self.base_of(position)
         if base is None or self._files[base].next_data(position - base) is None:
             return None
@@ -250,14 +253,15 @@ class FileSeries:
     def discard(self) -> None:
         """Remove all files."""
         while self._bases:
-            self._remove_last()
+            self.remove_last()
 
     def remove_first(self) -> str:
         """Remove the first file; return its path."""
         self._storage.remove(self._path(self._bases[0]))
         return self.pop_first()
 
-    def _remove_last(self) -> None:
+    def remove_last(self) -> None:
+        """Remove the last file."""
         base = self._bases.pop()
         self._files.pop(base).close()
         self._storage.remove(self._path(base))

@@ -14,7 +14,7 @@ from sparrowmq.model.names import is_legal_name
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ENTRY, ConsumeQueue
-from sparrowmq.store.file_series import PAGE_BYTES, DamagedSeries
+from sparrowmq.store.file_series import PAGE_BYTES
 from sparrowmq.store.queue_reader import (
     find_boundary,
     find_offset_by_time,
@@ -51,12 +51,14 @@ class QueueTable:
         self._dirty: set[QueueKey] = set()
         self.write_error: OSError | None = None
 
-    def load(self) -> int:
-        """Open all existing queues; return the size of their files.
+    def load(self, synced_position: int) -> int:
+        """Open all existing queues, and mend them; return the size of their files.
 
-        A queue with a missing or cut file is emptied; recovery writes it again from the log. Other
-        programs' files are passed over: without its last entry, a queue whose messages have all
-        expired would begin anew. Apache's broker does not start with such a file.
+        Other programs' files are passed over: without its last entry, a queue whose messages have
+        all expired would begin anew. Apache's broker does not start with such a file.
+
+        Args:
+            synced_position: as in `ConsumeQueue.mend`.
 
         Raises: StoreError if the files cannot have one size.
         """
@@ -73,10 +75,7 @@ class QueueTable:
         file_size = self._find_file_size()
         for queue in self.by_key.values():
             queue.files.file_size = file_size
-            try:
-                queue.files.mend()
-            except DamagedSeries:
-                queue.files.discard()
+            queue.mend(synced_position)
         return file_size
 
     def _find_file_size(self) -> int:
