@@ -130,7 +130,7 @@ class ConsumeQueue:
         with passing_over_losses():
             entry = self.files.file_at(self.files.bases[-1]).read(0, ENTRY_SIZE)
         position, size, _ = ENTRY.unpack(entry.ljust(ENTRY_SIZE, b"\0"))
-        return size > 0 and position < synced_position
+        return bool(size > 0 and position < synced_position)
 
     def append(self, entries: bytes | bytearray, *, gathers: bool = True) -> None:
         """Add entries from `max_offset` on.

@@ -184,9 +184,7 @@ class MessageStore:
         with passing_over_losses():
             self._checkpoint = read_checkpoint(self._storage)
         mark = self._checkpoint.mark
-        synced_position = self._log.files.end if mark is None else mark.end_position
-        queue_file_size = self.queues.load(synced_position)
-        self._config = replace(self._config, consume_queue_file_size=queue_file_size)
+        self._config = replace(self._config, consume_queue_file_size=self.queues.load(mark))
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position
         is_clean = not self._storage.has(ABORT_PATH)
         is_resumed = False

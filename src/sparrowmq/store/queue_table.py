@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from sparrowmq.model.names import is_legal_name
+from sparrowmq.store.checkpoint import Mark
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.config import ENTRY_SIZE, StoreConfig
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ENTRY, ConsumeQueue
@@ -51,14 +52,14 @@ class QueueTable:
         self._dirty: set[QueueKey] = set()
         self.write_error: OSError | None = None
 
-    def load(self, synced_position: int) -> int:
+    def load(self, mark: Mark | None) -> int:
         """Open all existing queues, and mend them; return the size of their files.
 
         Other programs' files are passed over: without its last entry, a queue whose messages have
         all expired would begin anew. Apache's broker does not start with such a file.
 
         Args:
-            synced_position: as in `ConsumeQueue.mend`.
+            mark: up to which position all entries are on the disk, None if unknown.
 
         Raises: StoreError if the files cannot have one size.
         """
@@ -72,6 +73,7 @@ class QueueTable:
                 queue = ConsumeQueue(self._storage, topic, int(name), config=self._config)
                 queue.files.open(passes_over=True)
                 self.by_key[topic, int(name)] = queue
+        synced_position = self._log.files.end if mark is None else mark.end_position
         file_size = self._find_file_size()
         for queue in self.by_key.values():
             queue.files.file_size = file_size
