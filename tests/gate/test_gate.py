@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gate import __main__ as gate
-from gate import disk, files, kills, members, parts, simulation, wire
+from gate import disk, files, kills, members, parts, simulation, steady, wire
 from gate.consumption import Consumption
 from gate.ledger import Ledger
 from gate.rows import ROWS, Row
@@ -438,6 +438,27 @@ def test_file_that_pytest_cannot_read_has_failed(tmp_path: Path) -> None:
 
     assert files.run_file(broken, marks="") == {"error": 1}
     assert files.run_file(tmp_path / "test_absent.py", marks="") == {"error": 1}
+
+
+def test_run_of_the_least_steady_files_names_the_tests_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all((gate.ROOT / file).exists() for file in steady.FILES)
+    tests = tmp_path / "test_some.py"
+    tests.write_text("def test_a(): ...\ndef test_b(): assert 0")
+    absent = tmp_path / "test_absent.py"
+    monkeypatch.setattr(steady, "WORKERS", 0)
+
+    found = []
+    for file in (tests, absent):
+        monkeypatch.setattr(steady, "FILES", (str(file),))
+        found.append(steady.run_once(1))
+
+    assert [passed for passed, _ in found] == [1, 0]
+    assert [[name.rpartition("/")[2] for name in names] for _, names in found] == [
+        ["test_some.py::test_b"],
+        ["the run itself"],
+    ]
 
 
 def test_proof_goes_on_where_it_was_stopped(tmp_path: Path) -> None:

@@ -105,6 +105,15 @@ def _connected(figures: Any) -> str:
 
 
 @_of_json
+def _repeated(figures: Any) -> str:
+    failures = "".join(f"; {count} of {name}" for name, count in figures["failed"].items())
+    return (
+        f"{figures['files']} files, {figures['runs']} times: {figures['passed']:,} passed, "
+        f"{sum(figures['failed'].values())} failed{failures}"
+    )
+
+
+@_of_json
 def _upgraded(figures: Any) -> str:
     return (
         f"from {figures['from']} and back: {sum(figures['acknowledged'].values()):,} "
@@ -445,5 +454,17 @@ ROWS = (
         ("The tests pass", "测试全部通过"),
         "make test long",
         minutes=40,
+    ),
+    Row(
+        "steady",
+        (
+            "The test files that have failed by chance most often pass in any order, with more "
+            "workers than cores",
+            "曾最常偶然失败的测试文件，无论顺序如何、worker 多于 CPU 核数时都能通过",
+        ),
+        "python -m gate.steady --runs {count}",
+        _repeated,
+        count=50,
+        minutes=90,
     ),
 )
