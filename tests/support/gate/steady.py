@@ -2,13 +2,14 @@
 
 These are the files whose tests have failed by chance most often: they use processes, ports, threads
 or a browser, and race with what else the machine does. They run as in `make test`, on more workers
-than there are cores, and each time in another order.
+than there are cores, each time in another order, and as many times at once as there are cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -59,6 +60,7 @@ def main() -> int:
         range(1, options.runs + 1),
         is_passed=lambda result: not result[1],
         notes=notes_of_code("steady", "tests"),
+        processes=os.cpu_count() or 1,
     )
     failed = Counter(name for _, names in results for name in names)
     passed = sum(count for count, _ in results)
