@@ -2,7 +2,7 @@
 
 These are the files whose tests have failed by chance most often: they use processes, ports, threads
 or a browser, and race with what else the machine does. They run as in `make test`, on more workers
-than there are cores, each time in another order, and as many times at once as there are cores.
+than there are cores, each time in another order. Several runs go on at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILES = (
     "tests/hosting/test_several_brokers.py",
     "tests/testing/test_embedded.py",
 )
-WORKERS = 5
+WORKERS = 3
 _PASSED = re.compile(r"(\d+) passed")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
 
