@@ -569,6 +569,32 @@ def test_a_queue_that_begins_anew_outlives_its_old_entries_coming_back(
     assert [record.body for record in read(store, "again")] == [b"60", b"61"]
 
 
+@pytest.mark.parametrize("ends", [SimulatedStorage.kill, SimulatedStorage.lose_power])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_queue_of_a_deleted_topic_stays_until_the_disk_has_removed_its_messages(
+    is_begun: bool,
+    ends: Callable[[SimulatedStorage], SimulatedStorage],
+    storage: SimulatedStorage,
+    new_record: NewRecord,
+) -> None:
+    store = open_store(storage, CONFIG)
+    fill(store, new_record, range(60), topic="again")
+    fill(store, new_record, range(60, 90))
+    work = store.expire(before_timestamp_ms=None, files_max=100, reason="", timestamp_ms=1 << 62)
+    assert work is not None
+    if is_begun:
+        storage.changes_left = 3
+        with pytest.raises(PowerCut):
+            work.run()
+        storage.changes_left = None
+    sweep(store, deleted="again")
+    fill(store, new_record, range(90, 92), topic="again")
+
+    store = open_store(ends(storage), CONFIG)
+
+    assert [record.body for record in read(store, "again")][-2:] == [b"90", b"91"]
+
+
 def test_a_record_stays_until_its_entry_is_on_the_disk(
     storage: SimulatedStorage, new_record: NewRecord
 ) -> None:
