@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import resource
 from pathlib import Path
@@ -59,6 +60,20 @@ def test_contexts_that_cannot_be_written_leave_those_before(tmp_path: Path) -> N
 
     assert list(read_contexts(file).contexts) == ["prod"]
     assert link.is_symlink()
+
+
+def test_power_cut_leaves_no_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sizes, sync = tmp_path / "contexts.toml", list[int](), os.fsync
+
+    def note_sync(descriptor: int) -> None:
+        assert not path.exists()
+        sizes.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    write_contexts(path, Contexts(contexts={"prod": PROD}))
+
+    assert sizes == [path.stat().st_size]
 
 
 def test_no_home_is_no_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
