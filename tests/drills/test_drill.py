@@ -25,6 +25,7 @@ from sparrowmq.drills.relay import Relay
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
 from sparrowmq.processes.child_processes import Child
 from sparrowmq.processes.member_log import Assigned, MemberLog
+from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -54,6 +55,10 @@ def member_processes() -> set[str]:
         if "-m sparrowmq.processes.member_process" in command and tempfile.gettempdir() in command:
             found.add(command)
     return found
+
+
+def has_thread(name: str) -> bool:
+    return name in [thread.name for thread in threading.enumerate()]
 
 
 def rules(report: Any) -> set[str]:
@@ -103,6 +108,15 @@ def test_event_begins_before_what_it_does_however_late_its_call_returns(
     assert rebalance.settled_ms >= changes[0].after_ms
 
 
+def test_drill_whose_producer_fails_by_an_unforeseen_error_says_so() -> None:
+    # A rate of 0 is none.
+    with set_stage(queue_count=1, rate=0) as stage:
+        wait_until("end of the producer", lambda: not has_thread("drill-producer"))
+
+        with pytest.raises(ZeroDivisionError):
+            stage.finish(waits=False)
+
+
 def test_last_of_several_changes_in_one_millisecond_counts(tmp_path: Path) -> None:
     steps = [Assigned(at_ms=7, queue_ids=queue_ids) for queue_ids in [(), (3,), (0, 3)]]
     member = MemberLog("member-2", "GID", tmp_path, assignments=steps)
@@ -136,7 +150,7 @@ def test_relay_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.MonkeyPat
     with pytest.raises(OSError, match="Too many open files"):
         Relay("127.0.0.1:1", "127.0.0.1:2")
 
-    assert "drill-relay" not in [thread.name for thread in threading.enumerate()]
+    assert not has_thread("drill-relay")
 
 
 def test_duplicate_id_is_diagnosed_and_cured() -> None:
