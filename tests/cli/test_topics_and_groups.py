@@ -315,6 +315,18 @@ def test_members_that_are_connected_go_on_where_they_are_told(
         wait_until("all consumed again", lambda: len(bodies) == 6)
 
 
+def test_a_short_number_to_reset_to_is_an_offset_and_a_long_one_a_time(smq: Commands) -> None:
+    smq("topic", "create", "T_moment", "-q", "1")
+    smq("send", "T_moment", stdin="1\n2\n3\n")
+    smq("group", "update", "GID_moment", "--yes")
+    reset = ("group", "reset", "GID_moment", "--topic", "T_moment", "--to")
+    smq(*reset, "latest", "--yes")
+
+    changes = [smq.json(*reset, to)["changes"] for to in ("2", "1357000000000")]
+
+    assert [[row["after"] for row in rows] for rows in changes] == [[2], [0]]
+
+
 def test_groups_mode_is_set_and_shown(smq: Commands) -> None:
     words = ("group", "mode", "GID_mode", "--topic", "modal")
     assert smq("topic", "create", "modal", "--queues", "2").exit_code == 0
