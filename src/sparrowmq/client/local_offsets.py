@@ -113,9 +113,9 @@ def _make_directory(path: Path) -> list[Path]:
 
 def _sync_names(directory: Path) -> None:
     """Make the names in a directory durable."""
-    # Whoever may make a directory there may perhaps not list the others.
+    # Whoever may make a directory there may perhaps not list the others; Windows opens none.
     with contextlib.suppress(PermissionError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
