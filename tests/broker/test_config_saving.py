@@ -57,7 +57,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import Record
-from sparrowmq.simulation.faulty_disk import SimulatedStorage
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.journal import Journal, list_segments
 from sparrowmq.store.storage import StorageFile
@@ -226,6 +226,29 @@ def test_files_that_were_written_before_the_journal_was_dropped_agree_with_it(
         journal.read_bytes() == (disk.rig.root / CONFIG_DIRECTORY / "journal.00000001").read_bytes()
     )
     assert (disk.topics()["new"], disk.topics()["late"]) == (3, 4)
+
+
+def test_files_that_were_read_after_a_kill_outlive_a_power_cut() -> None:
+    """The start goes on from them, and its groups from their offsets."""
+    reached = set[int | None]()
+    for seed in range(40):
+        dice = Random(seed)
+        storage = SimulatedStorage(dice)
+        for offset in range(dice.randrange(3)):
+            save_offset(storage, offset)
+        storage.changes_left = dice.randrange(9)
+        with suppress(PowerCut):
+            save_offset(storage, 7)
+
+        read = read_tables(storage.kill()).tables
+        assert read_tables(storage.lose_power()).tables == read
+        reached.add(None if read.offsets is None else read.offsets.offset_table["T@G"][0])
+    assert reached == {None, 0, 1, 7}
+
+
+def save_offset(storage: SimulatedStorage, offset: int) -> None:
+    table = ConsumerOffsetTable(offset_table={"T@G": {0: offset}})
+    write_files(storage, SaveWork(1, {OFFSETS_FILE: table}), Journal(storage, CONFIG_DIRECTORY))
 
 
 def test_change_while_the_files_are_written_outlives_a_crash(disk: Disk) -> None:

@@ -19,6 +19,7 @@ from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.snapshot import take_snapshot
 from sparrowmq.doctor import diagnose
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
+from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.record import Record
 from sparrowmq.serving.connections import Fact
 from sparrowmq.store import MessageStore, StoreConfig
@@ -145,9 +146,20 @@ def test_operators_have_empty_queues_of_deleted_topics_removed(
     rig.send(peer, topic="full", body=b"kept")
     rig.advance(30_000)
     assert list(rig.store.queues) == [("T", 0), ("full", 0), ("gone", 0)]
+    rig.holds_work = True
     for topic in ("gone", "full"):
-        rig.call(peer, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        fields = {"topic": topic}
+        rig.handle(
+            peer, RemotingCommand(code=RequestCode.DELETE_TOPIC_IN_BROKER, ext_fields=fields)
+        )
 
+    # After a crash the topic is there again, since the disk has nothing of its deletion.
+    assert rig.call(peer, code).code == 0
+    rig.host.tick()
+    assert ("gone", 0) in list(rig.store.queues)
+
+    rig.holds_work = False
+    rig.advance(1_000)
     assert rig.call(peer, code).code == 0
     rig.advance(1_000)
 

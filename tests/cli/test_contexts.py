@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import resource
 from pathlib import Path
@@ -59,6 +60,20 @@ def test_contexts_that_cannot_be_written_leave_those_before(tmp_path: Path) -> N
 
     assert list(read_contexts(file).contexts) == ["prod"]
     assert link.is_symlink()
+
+
+def test_power_cut_leaves_no_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sizes, sync = tmp_path / "contexts.toml", list[int](), os.fsync
+
+    def note_sync(descriptor: int) -> None:
+        assert not path.exists()
+        sizes.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    write_contexts(path, Contexts(contexts={"prod": PROD}))
+
+    assert sizes == [path.stat().st_size]
 
 
 def test_no_home_is_no_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,15 +148,17 @@ def test_no_cluster_says_which_address_and_who_named_it(home: Path) -> None:
 
 
 def test_secret_comes_from_a_variable_or_a_file_and_never_from_the_file_of_contexts(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     secret = tmp_path / "secret"
     secret.write_text("from-file\n")
     by_file = Context(access_key="ak", secret_key_file=str(secret))
+    at_home = Context(access_key="ak", secret_key_file="~/secret")
     by_variable = Context(access_key="ak", secret_key_env="MQ_SECRET")
 
     assert Context().read_secret({}) is None
-    assert by_file.read_secret({}) == "from-file"
+    assert by_file.read_secret({}) == at_home.read_secret({}) == "from-file"
     assert by_variable.read_secret({"MQ_SECRET": "from-variable"}) == "from-variable"
     for context, words in [
         (Context(access_key="ak"), "has no secret"),

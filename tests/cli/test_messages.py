@@ -616,6 +616,15 @@ def test_lines_go_to_the_queue_that_is_named_also_delayed(
     assert (delayed.exit_code, "sent 2 messages" in delayed.stderr) == (0, True)
 
 
+def test_lines_keep_their_blanks(smq: Commands, shared_cluster: EmbeddedCluster) -> None:
+    shared_cluster.create_topic("T_blanks", queues=1)
+
+    assert smq("send", "T_blanks", stdin="  a \t\r\n\n   \nb").exit_code == 0
+
+    read = smq("tail", "T_blanks", "--json").stdout.splitlines()
+    assert [json.loads(line)["body"] for line in read] == ["  a \t", "   ", "b"]
+
+
 def test_messages_are_found_within_the_times_given(
     smq: Commands, shared_cluster: EmbeddedCluster
 ) -> None:

@@ -13,6 +13,7 @@ from textual.widgets import DataTable, Static
 
 from commands import Commands
 from sparrowmq import PushConsumer
+from sparrowmq.cli import top
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
 from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED
 from sparrowmq.cli.top import (
@@ -214,6 +215,19 @@ async def test_a_cluster_that_goes_is_said_and_the_screen_stays(tmp_path: object
             await until("a look", pilot, lambda: "1 broker" in str(status.content))
             await asyncio.to_thread(cluster.close)
             await until("a problem", pilot, lambda: "no name server" in str(status.content))
+
+
+async def test_an_error_that_nobody_foresaw_ends_the_screen(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch() -> None:
+        async with screen_of(cluster) as (app, pilot):
+            await until("groups", pilot, lambda: len(names_of(app)) == 2)
+            monkeypatch.setattr(top, "take_overview", lambda directory: 1 // 0)
+            await until("the end", pilot, lambda: app.return_code == 0)
+
+    with pytest.raises(ZeroDivisionError):
+        await watch()
 
 
 async def test_a_look_that_comes_after_the_end_changes_nothing(cluster: EmbeddedCluster) -> None:

@@ -18,7 +18,7 @@ from commands import Commands, starting
 from poison import send_stored
 from server_processes import Servers
 from sparrowmq import Admin, Message, MessageQueue, PollConsumer, Producer, PushConsumer
-from sparrowmq.cli.cluster import group_row, topic_row
+from sparrowmq.cli.cluster import group_row, topic_row, topic_trouble
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
 from sparrowmq.cli.group import CHANGES_SHOWN_MAX, watch_lag
 from sparrowmq.cli.main import build_app
@@ -27,6 +27,7 @@ from sparrowmq.client.operations.overview import (
     FlowRates,
     GroupOverview,
     TopicOverview,
+    TopicPlace,
 )
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
@@ -314,6 +315,18 @@ def test_members_that_are_connected_go_on_where_they_are_told(
         wait_until("all consumed again", lambda: len(bodies) == 6)
 
 
+def test_a_short_number_to_reset_to_is_an_offset_and_a_long_one_a_time(smq: Commands) -> None:
+    smq("topic", "create", "T_moment", "-q", "1")
+    smq("send", "T_moment", stdin="1\n2\n3\n")
+    smq("group", "update", "GID_moment", "--yes")
+    reset = ("group", "reset", "GID_moment", "--topic", "T_moment", "--to")
+    smq(*reset, "latest", "--yes")
+
+    changes = [smq.json(*reset, to)["changes"] for to in ("2", "1357000000000")]
+
+    assert [[row["after"] for row in rows] for rows in changes] == [[2], [0]]
+
+
 def test_groups_mode_is_set_and_shown(smq: Commands) -> None:
     words = ("group", "mode", "GID_mode", "--topic", "modal")
     assert smq("topic", "create", "modal", "--queues", "2").exit_code == 0
@@ -354,6 +367,7 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
         "lag": ("group", "lag", "GID_lag"),
         "group": ("group", "show", "GID_lag"),
         "topic": ("topic", "show", "T"),
+        "brokers": ("broker", "ls"),
         "owners": ("rebalance", "show", "GID_lag", "--interval", "0"),
         "doctor": ("rebalance", "doctor", "GID_lag", "--interval", "0"),
         "tail": ("tail", "T"),
@@ -404,7 +418,8 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
     # Of these, JSON alone has the reason: tables name the broker in a line of their own.
     for name in commands.keys() - refused - {"owners", "doctor"}:
         assert "broker-a: " in ended[name].stderr, name
-        assert "its queues are missing" in ended[name].stderr or name == "snapshot", name
+        is_of_queues = name not in ("snapshot", "brokers")
+        assert ("its queues are missing" in ended[name].stderr) is is_of_queues, name
     shown = {name: json.loads(ended[name].stdout) for name in commands.keys() - refused}
     for name in ("owners", "doctor", "group", "topic"):
         assert shown[name]["failures"].keys() == {"broker-a"}, name
@@ -568,6 +583,18 @@ def test_a_terminal_gets_the_first_rows_and_how_many_more_there_are(
     assert f"{len(others)} more groups; --limit 0 shows all" in limited.stderr
     assert "GID_limited_done" in whole.stdout
     assert whole.stderr == ""
+
+
+def test_a_topic_that_one_of_its_brokers_serves_is_no_trouble() -> None:
+    def trouble(*places: tuple[bool, bool]) -> str:
+        found = [
+            TopicPlace("b", 1, 1, is_readable=reads, is_writable=writes) for reads, writes in places
+        ]
+        return topic_trouble(TopicOverview(topic="T", places=tuple(found)))
+
+    assert trouble((True, True), (False, False)) == trouble((True, False), (False, True)) == ""
+    assert trouble((True, False), (True, False)) == "no broker accepts messages for topic T"
+    assert trouble((False, True), (False, True)) == "no broker lets members read topic T"
 
 
 def test_rates_are_shown_under_their_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -62,6 +63,41 @@ def test_damaged_file_does_not_take_the_place_of_the_version_before(tmp_path: Pa
     again.put(QUEUE, 8)
     path.write_bytes(b"{")
     assert offsets_in(tmp_path).load() == {QUEUE: 7}
+
+
+def test_power_cut_leaves_no_empty_file_and_not_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def note_sync(descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        places = (tmp_path, *tmp_path.rglob("*"))
+        steps.extend(f"sync {place.name}" for place in places if place.stat().st_ino == inode)
+        sync(descriptor)
+
+    def note_replace(old: Path, new: Path) -> None:
+        steps.append(f"{old.name} becomes {new.name}")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    kept = offsets_in(tmp_path / "new")
+
+    kept.put(QUEUE, 5)
+    assert steps == [
+        "sync offsets.json.tmp",
+        "offsets.json.tmp becomes offsets.json",
+        *("sync GID_b", "sync 10.0.0.1@DEFAULT", "sync new", f"sync {tmp_path.name}"),
+    ]
+    steps.clear()
+    kept.put(QUEUE, 6)
+    assert steps == [
+        "sync offsets.json.tmp",
+        "offsets.json becomes offsets.json.bak",
+        "offsets.json.tmp becomes offsets.json",
+    ]
 
 
 def test_offset_is_lowered_as_by_a_seek(tmp_path: Path) -> None:

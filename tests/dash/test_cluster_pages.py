@@ -181,6 +181,42 @@ async def test_messages_are_found_by_key_id_and_tag(reader: Reader, stage: Group
     assert "There is no message." in nothing
 
 
+async def test_a_search_by_key_keeps_to_the_other_fields(reader: Reader, stage: GroupStage) -> None:
+    stage.send([b"0", b"1"], keys=("order-1",), tags="paid")
+    stage.send([b"2", b"3", b"4"], keys=("order-1",), tags="new")
+    at = f"/messages?topic={stage.topic}&key=order-1"
+    (newest, *_) = every = await read_table(reader, at, "messages")
+
+    found = {
+        query: [row["body"] for row in await read_table(reader, f"{at}&{query}", "messages")]
+        for query in (
+            "tag=paid",
+            "tag=paid || new&text=4",
+            "queue=broker-a:1",
+            "queue=broker-a:1&offset=0",
+            "queue=broker-a:1&offset=1",
+            "from=10m",
+            "from=2099-01-01",
+            f"from=2099-01-01&key={newest['id']}",
+        )
+    }
+
+    assert [row["body"] for row in every] == ["4", "3", "2", "1", "0"]
+    assert list(found.values()) == [
+        ["1", "0"],
+        ["4"],
+        ["3", "1"],
+        ["1", "3"],
+        ["3"],
+        ["0", "1", "2", "3", "4"],
+        [],
+        [],
+    ]
+    page = words_of(await reader.read(at))
+    assert "the last 64 messages of each broker" in page
+    assert "is one of a queue" in words_of(await reader.read(f"{at}&offset=1", 400))
+
+
 async def test_messages_are_found_by_a_text_in_them_also_behind_many_others(
     reader: Reader, stage: GroupStage
 ) -> None:
@@ -440,16 +476,19 @@ async def test_a_list_of_messages_that_is_not_whole_says_so_as_a_file_too(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def read_some(*_: object, **__: object) -> Read:
-        return Read([], ["broker-b: silent; its queues are missing"], is_whole=False)
+        rest = ((MessageQueue("any", "broker-b", 3), 17),)
+        return Read([], ["broker-b: silent; its queues are missing"], rest=rest)
 
     monkeypatch.setattr(message_pages, "read_messages", read_some)
     for path in ("/messages?topic=T_any", "/dead-letters?group=GID_any"):
-        shown = words_of(await reader.read(path))
+        page = await reader.read(path)
+        shown = words_of(page)
         rows = await read_table(reader, path, "messages")
         problems = [row["problem"] for row in rows]
         assert problems[0] == "broker-b: silent; its queues are missing", path
         assert problems[1].startswith("The search has stopped"), path
         assert all(problem in shown for problem in problems), path
+        assert "queue=broker-b%3A3&amp;offset=17" in page, path
 
 
 async def test_every_table_is_a_file_too(reader: Reader) -> None:

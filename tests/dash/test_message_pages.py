@@ -45,7 +45,7 @@ async def test_a_page_from_a_time_on_has_the_first_messages_of_all_queues() -> N
 
     read = await read_messages(watching(play), "T", Start(timestamp_ms=NOON_MS), ())
 
-    assert (times_of(read.messages), read.is_whole) == ([*range(COUNT)], True)
+    assert (times_of(read.messages), read.rest) == ([*range(COUNT)], ())
     pulls = [request for _, request in play.requests if request.code == RequestCode.PULL_MESSAGE]
     assert len(pulls) < COUNT + 3 * 3
 
@@ -85,7 +85,34 @@ async def test_a_search_that_has_stopped_before_its_end_says_so(
 
     read = await read_messages(watcher, "T", Start(is_earliest=True), (), text="nowhere")
 
-    assert (read.messages, read.is_whole) == ([], False)
+    assert read.messages == []
+    assert [queue for queue, _ in read.rest] == [MessageQueue("T", "a", 0)]
+
+
+async def test_a_search_that_has_stopped_goes_on_where_it_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Queue 0 ends before the stop.
+    broker = Broker(range(NOON_MS, NOON_MS + 20), *[range(NOON_MS, NOON_MS + 100)] * 2)
+    monkeypatch.setattr(message_pages, "SEARCHED_MAX", 3 * PULL_COUNT)
+    anywhere = Start(is_earliest=True)
+
+    first = await read_messages(watching(OneByOne(broker)), "T", anywhere, (), count=400)
+    read = [*first.messages]
+    monkeypatch.undo()
+    for queue, offset in first.rest:
+        place, watcher = (queue.broker_name, queue.queue_id), watching(OneByOne(broker))
+        rest = await read_messages(watcher, "T", anywhere, [place], offset=offset, count=400)
+        assert rest.rest == ()
+        read += rest.messages
+
+    assert 20 < len(first.messages) < 220
+    assert sorted(queue.queue_id for queue, _ in first.rest) == [1, 2]
+    assert sorted((m.queue_id, m.queue_offset) for m in read) == [
+        (queue_id, offset)
+        for queue_id, count in enumerate((20, 100, 100))
+        for offset in range(count)
+    ]
 
 
 async def test_a_page_of_a_message_that_has_expired_shows_no_other_one() -> None:

@@ -6,12 +6,16 @@ import asyncio
 import errno
 import json
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count as count_from
 from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
@@ -25,6 +29,7 @@ from sparrowmq.drills.relay import Relay
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
 from sparrowmq.processes.child_processes import Child
 from sparrowmq.processes.member_log import Assigned, MemberLog
+from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -54,6 +59,10 @@ def member_processes() -> set[str]:
         if "-m sparrowmq.processes.member_process" in command and tempfile.gettempdir() in command:
             found.add(command)
     return found
+
+
+def has_thread(name: str) -> bool:
+    return name in [thread.name for thread in threading.enumerate()]
 
 
 def rules(report: Any) -> set[str]:
@@ -103,6 +112,15 @@ def test_event_begins_before_what_it_does_however_late_its_call_returns(
     assert rebalance.settled_ms >= changes[0].after_ms
 
 
+def test_drill_whose_producer_fails_by_an_unforeseen_error_says_so() -> None:
+    # A rate of 0 is none.
+    with set_stage(queue_count=1, rate=0) as stage:
+        wait_until("end of the producer", lambda: not has_thread("drill-producer"))
+
+        with pytest.raises(ZeroDivisionError):
+            stage.finish(waits=False)
+
+
 def test_last_of_several_changes_in_one_millisecond_counts(tmp_path: Path) -> None:
     steps = [Assigned(at_ms=7, queue_ids=queue_ids) for queue_ids in [(), (3,), (0, 3)]]
     member = MemberLog("member-2", "GID", tmp_path, assignments=steps)
@@ -136,7 +154,150 @@ def test_relay_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.MonkeyPat
     with pytest.raises(OSError, match="Too many open files"):
         Relay("127.0.0.1:1", "127.0.0.1:2")
 
-    assert "drill-relay" not in [thread.name for thread in threading.enumerate()]
+    assert not has_thread("drill-relay")
+
+
+def frame(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def address_of(server: socket.socket) -> str:
+    host, port = server.getsockname()
+    return f"{host}:{port}"
+
+
+class Cable:
+    """A relay between a member and servers of the test, which it reaches by `connect`."""
+
+    def __init__(self, held: ExitStack) -> None:
+        self._held = held
+        self.name_server, self.broker = (
+            held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)
+        )
+        self.relay = Relay(address_of(self.name_server), address_of(self.broker))
+        self._is_over = False
+        held.callback(self.end)
+
+    def end(self) -> None:
+        """Close the relay."""
+        if not self._is_over:
+            self._is_over = True
+            self.relay.close()
+
+    def connect(self, address: str) -> socket.socket:
+        """Connect as a member."""
+        host, _, port = address.rpartition(":")
+        return self._hold(socket.create_connection((host, int(port)), timeout=10))
+
+    def accept(self, server: socket.socket) -> socket.socket:
+        """Return the relay's connection to a server."""
+        server.settimeout(10)
+        return self._hold(server.accept()[0])
+
+    def ask_for_broker(self) -> str:
+        """Return the broker's address as a member reads it in a route."""
+        member = self.connect(self.relay.name_server)
+        there = self.accept(self.name_server)
+        there.sendall(frame(address_of(self.broker).encode()))
+        return member.recv(100)[4:].decode()
+
+    def has_nothing_for(self, end: socket.socket) -> bool:
+        """Whether the relay has sent nothing to an end, or connected to it, so far."""
+        # Each cut is a turn of the relay's loop, which reads and writes what it can.
+        for _ in range(5):
+            self.relay.cut()
+        return not select([end], [], [], 0)[0]
+
+    def _hold(self, connection: socket.socket) -> socket.socket:
+        connection.settimeout(10)
+        return self._held.enter_context(connection)
+
+
+@pytest.fixture
+def cable() -> Iterator[Cable]:
+    with ExitStack() as held:
+        yield Cable(held)
+
+
+def test_relay_gives_its_own_address_for_the_brokers_in_a_whole_frame() -> None:
+    with ExitStack() as held:
+        name_server = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+        # Its address is shorter than the relay's.
+        relay = Relay(address_of(name_server), "127.0.0.1:1")
+        held.callback(relay.close)
+        host, _, port = relay.name_server.rpartition(":")
+        member = held.enter_context(socket.create_connection((host, int(port)), timeout=10))
+        there = held.enter_context(name_server.accept()[0])
+        member.sendall(frame(b"where is 127.0.0.1:1?"))
+        asked = there.recv(100)
+        answer = frame(b"at 127.0.0.1:1, and 127.0.0.1:1")
+        there.sendall(answer[:10])
+        there.sendall(answer[10:])
+        there.sendall(frame(b"next"))
+        got = b""
+        while not got.endswith(b"next"):
+            got += member.recv(100)
+
+    size = int.from_bytes(got[:4], "big")
+    first, second = got[4 : 4 + size].decode().removeprefix("at ").split(", and ")
+    assert asked == frame(b"where is 127.0.0.1:1?")
+    assert first == second != "127.0.0.1:1"
+    assert first.startswith("127.0.0.1:")
+    assert got[4 + size :] == frame(b"next")
+
+
+def test_relay_that_is_cut_delays_all_until_it_is_healed(cable: Cable) -> None:
+    address = cable.ask_for_broker()
+    member = cable.connect(address)
+    broker = cable.accept(cable.broker)
+    member.sendall(b"before")
+    assert broker.recv(100) == b"before"
+
+    cable.relay.cut()
+    member.sendall(b"there")
+    broker.sendall(b"back")
+    late = cable.connect(address)
+    delayed = [cable.has_nothing_for(end) for end in (member, broker, cable.broker)]
+    cable.relay.heal()
+
+    assert delayed == [True, True, True]
+    assert (broker.recv(100), member.recv(100)) == (b"there", b"back")
+    again = cable.accept(cable.broker)
+    late.sendall(b"late")
+    assert again.recv(100) == b"late"
+
+
+def test_relay_that_is_cut_delays_the_end_of_a_connection_too(cable: Cable) -> None:
+    member = cable.connect(cable.ask_for_broker())
+    broker = cable.accept(cable.broker)
+    cable.relay.cut()
+    member.close()
+    is_delayed = cable.has_nothing_for(broker)
+    cable.relay.heal()
+
+    assert is_delayed
+    assert broker.recv(100) == b""
+
+
+def test_relay_whose_server_is_gone_or_that_ends_closes_the_members_connections(
+    cable: Cable,
+) -> None:
+    address = cable.ask_for_broker()
+    member = cable.connect(address)
+    broker = cable.accept(cable.broker)
+    broker.close()
+    assert member.recv(100) == b""
+    cable.broker.close()
+    assert cable.connect(address).recv(100) == b""
+    idle = cable.connect(cable.relay.name_server)
+    there = cable.accept(cable.name_server)
+
+    cable.end()
+
+    assert (idle.recv(100), there.recv(100)) == (b"", b"")
+    assert not has_thread("drill-relay")
+    with pytest.raises(ConnectionRefusedError):
+        cable.connect(cable.relay.name_server)
 
 
 def test_duplicate_id_is_diagnosed_and_cured() -> None:

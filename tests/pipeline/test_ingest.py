@@ -45,7 +45,9 @@ from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, quoted, table_rows
 from sparrowmq.pipeline.ingest.compaction import compact
 from sparrowmq.pipeline.ingest.counts import Counts, Ledger, OffsetSpan, count_batch
 from sparrowmq.pipeline.parquet import write_batch_parquet
+from sparrowmq.pipeline.running_query import run_query
 from sparrowmq.protocol.record import BatchEntry, encode_batch
+from sparrowmq.spark.lag_listener import LagListener
 from sparrowmq.spark.local_session import clone_session
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.topic_queues import connect
@@ -582,6 +584,32 @@ def test_a_compaction_that_was_killed_is_finished_by_the_next_run(
     assert sorted(p.name for p in table.iterdir() if p.name[0] == "b") == ["batchId=1", "batchId=2"]
     ids = ds.dataset(table, format="parquet", partitioning="hive").to_table()["id"].to_pylist()
     assert list(range(30)) == sorted(ids)
+
+
+def test_a_query_that_cannot_ask_whether_to_stop_is_stopped_and_leaves_no_listener(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame, listener = spark.readStream.format("rate").load(), LagListener()
+
+    def fail() -> bool:
+        raise RuntimeError("no answer")
+
+    def left() -> tuple[int, int]:
+        streams: Any = spark.streams
+        return len(streams.active), len(streams._jsqm.listListeners())
+
+    before = left()
+    with pytest.raises(RuntimeError, match="no answer"):
+        run_query(
+            frame,
+            lambda batch, batch_id: None,
+            checkpoint=str(tmp_path),
+            interval_s=3_600.0,
+            should_stop=fail,
+            listener=listener,
+        )
+
+    assert left() == before
 
 
 def test_offset_that_came_in_the_place_of_another_is_a_gap(spark: SparkSession) -> None:

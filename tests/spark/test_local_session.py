@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,8 +21,11 @@ import pyspark
 
 import sparrowmq
 from sparrowmq.spark.java import JavaHome
-from sparrowmq.spark.local_session import prepare_environment
+from sparrowmq.spark.local_session import clone_session, prepare_environment
 from waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 JOB = Path(__file__).with_name("odd_paths_job.py")
 # What a shell, a URI, a glob or Java's properties take for more than a letter.
@@ -182,7 +186,26 @@ def test_what_a_user_has_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_an_interrupted_start_leaves_no_java_behind(tmp_path: Path) -> None:
+# Where a Ctrl-C comes: while PySpark waits for the port of its Java, or still starts it.
+WAITS_FOR_PORT = """
+def note(duration_s):
+    waiting.touch()
+    sleep(duration_s)
+time.sleep = note
+"""
+STARTS_JAVA = """
+def note(*arguments):
+    data = read(*arguments)
+    if "spark-submit" in str(getattr(sys._getframe(1).f_locals.get("self"), "args", "")):
+        waiting.touch()
+        sleep(600)
+    return data
+os.read = note
+"""
+
+
+@pytest.mark.parametrize("place", [WAITS_FOR_PORT, STARTS_JAVA], ids=["waits", "starts"])
+def test_an_interrupted_start_leaves_no_java_behind(tmp_path: Path, place: str) -> None:
     # In the place of Spark's program, which becomes Java: it too ignores Ctrl-C, and never answers.
     submit, pid_path = tmp_path / "bin" / "spark-submit", tmp_path / "pid"
     submit.parent.mkdir()
@@ -193,13 +216,10 @@ def test_an_interrupted_start_leaves_no_java_behind(tmp_path: Path) -> None:
     # Python loses a Ctrl-C that comes in the hooks of a fork, so none comes before it waits.
     waiting = tmp_path / "waiting"
     program = f"""
-import pathlib, time
+import os, pathlib, sys, time
 import sparrowmq.spark
-sleep = time.sleep
-def note(duration_s):
-    pathlib.Path({str(waiting)!r}).touch()
-    sleep(duration_s)
-time.sleep = note
+waiting, sleep, read = pathlib.Path({str(waiting)!r}), time.sleep, os.read
+{place}
 sparrowmq.spark.spark_session("interrupted")
 """
     process = subprocess.Popen(
@@ -209,7 +229,7 @@ sparrowmq.spark.spark_session("interrupted")
     )
     try:
         wait_until("Spark's program", pid_path.exists, timeout_s=60)
-        wait_until("a wait for its port", waiting.exists, timeout_s=60)
+        wait_until("the place", waiting.exists, timeout_s=60)
         java = int(pid_path.read_text())
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == -signal.SIGINT
@@ -218,3 +238,22 @@ sparrowmq.spark.spark_session("interrupted")
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_clone_has_what_its_session_has_and_keeps_its_own_settings_to_itself(
+    spark: SparkSession,
+) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "3")
+    session.range(7).createOrReplaceTempView("seven")
+
+    clone = clone_session(session, {"spark.sql.session.timeZone": "Asia/Shanghai"})
+    clone.conf.set("spark.sql.shuffle.partitions", "5")
+
+    assert clone.table("seven").count() == 7
+    assert clone.conf.get("spark.sql.session.timeZone") == "Asia/Shanghai"
+    assert session.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert session.conf.get("spark.sql.shuffle.partitions") == "3"
+    assert clone_session(session, {}).conf.get("spark.sql.shuffle.partitions") == "3"

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.pipeline.files import Files
+from sparrowmq.pipeline.ingest import compaction
 from sparrowmq.pipeline.ingest.compaction import compact
-from sparrowmq.pipeline.parquet import parquet_writer, write_batch_parquet
+from sparrowmq.pipeline.parquet import parquet_writer, read_parquet, write_batch_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,6 +99,28 @@ def test_batches_that_were_merged_are_still_of_their_query(
         write_by_query("query-2", frames[1], 1, table)
 
     assert [path.name for path in sorted(table.glob("batchId=*"))] == ["batchId=1"]
+    assert sorted(pq.read_table(table)["id"].to_pylist()) == [0, 1]
+
+
+def test_a_merge_that_lost_rows_replaces_no_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, commits = tmp_path / "table", tmp_path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    for number in range(2):
+        frame = spark.createDataFrame([(number, 1)], "id int, month int")
+        write_by_query("query-1", frame, number, table)
+        (commits / str(number)).touch()
+
+    def lose(session: SparkSession, *paths: str, **options: Any) -> DataFrame:
+        read = read_parquet(session, *paths, **options)
+        return read.limit(1) if "_writing" in paths[0] else read
+
+    monkeypatch.setattr(compaction, "read_parquet", lose)
+    with pytest.raises(UsageError, match="wrote 1 of 2 rows; kept both"):
+        compact(spark, str(table), checkpoint=str(tmp_path / "checkpoint"), partition_by="month")
+
+    assert sorted(path.name for path in table.glob("batchId=*")) == ["batchId=0", "batchId=1"]
     assert sorted(pq.read_table(table)["id"].to_pylist()) == [0, 1]
 
 

@@ -22,7 +22,7 @@ from sparrowmq.spark.failures import DataLossError, RocketMQError
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.partition import RangesPartition
 from sparrowmq.spark.pushed_filters import FilteringReader
-from sparrowmq.spark.store_files import TOPICS_PATH, StoreFiles
+from sparrowmq.spark.store_files import TOPICS_PATH, ReadOnlySeries, StoreFiles
 from sparrowmq.spark.store_reader import StoreReader
 from sparrowmq.store.config import FlushMode, StoreConfig
 from sparrowmq.store.consume_queue import ENTRY, FILLER_SIZE
@@ -235,6 +235,19 @@ def test_fillers_before_a_queues_first_message_are_no_messages(small_store: Path
     queue.write_bytes(ENTRY.pack(0, FILLER_SIZE, 0) * 2 + ENTRY.pack(*entry))
 
     assert StoreFiles(str(small_store)).queue("F", 0).bounds == (2, 3, None)
+
+
+def test_a_file_that_its_file_system_gives_in_parts_is_read_whole(tmp_path: Path) -> None:
+    symbols = Path("/proc/kallsyms")
+    if not symbols.exists():
+        pytest.skip("the kernel has no list of symbols")
+    (tmp_path / f"{7:020d}").symlink_to(symbols)
+    with symbols.open("rb", buffering=0) as file:
+        assert len(file.read(30_000)) < 30_000
+
+    found = ReadOnlySeries(tmp_path).read(107, 30_000)
+
+    assert found == symbols.read_bytes()[100:30_100]
 
 
 def test_a_topic_that_may_not_be_read_has_no_queues(small_store: Path) -> None:

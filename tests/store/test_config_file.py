@@ -108,6 +108,41 @@ def test_power_cut_or_kill_at_any_step_leaves_old_or_new(
 
 
 @pytest.mark.parametrize("is_full", [False, True])
+def test_one_power_cut_or_kill_after_another_leaves_old_or_new(
+    new_storage: Callable[..., Any], is_full: bool
+) -> None:
+    for seed in range(300):
+        rng = Random(seed)
+        storage = new_storage(rng)
+        for value in (b"a", b"b"):
+            write_config(storage, PATH, value * 700)
+        expected, keeps_backup = {b"b" * 700}, False
+        for value in (b"c", b"d", b"e", b"f", b"g", b"h"):
+            storage.is_full = is_full
+            # During the write of the content, before the directory is synced, or anywhere.
+            storage.changes_left = rng.choice((1, 5, 6, rng.randrange(20)))
+            try:
+                write_config(storage, PATH, value * 700, keeps_backup=keeps_backup)
+                expected, keeps_backup = {value * 700}, False
+            except OSError:
+                # Of the two files the power cut has left one, and there is no room for another.
+                assert is_full
+            except PowerCut:
+                storage.lose_power() if rng.random() < 0.7 else storage.kill()
+                found = read_config(storage, PATH, whole)
+                assert found.value in (*expected, value * 700), seed
+                expected, keeps_backup = {found.value}, found.damage is not None
+                # As a start does.
+                storage.sync_directory("config")
+
+
+def whole(data: bytes) -> bytes:
+    if len(set(data)) > 1:
+        raise ValueError("of two contents")
+    return data
+
+
+@pytest.mark.parametrize("is_full", [False, True])
 def test_power_cut_or_kill_never_leaves_a_damaged_file_without_its_backup(
     new_storage: Callable[..., Any], is_full: bool
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ import pytest
 
 from small_stores import all_records, find_records, open_store
 from sparrowmq.protocol.record import Record
-from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedFile
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedFile, SimulatedStorage
 from sparrowmq.store import MessageStore, PutStatus, StoreConfig
 from sparrowmq.store.checkpoint import (
     Checkpoint,
@@ -221,6 +222,25 @@ def test_a_damaged_file_and_the_files_after_it_are_built_anew(
 
     assert storage.list_names("index") == names[:at]
     check_all_keys(again)
+
+
+@pytest.mark.parametrize("ends", [SimulatedStorage.kill, SimulatedStorage.lose_power])
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("at", [0, 2, 6])
+def test_a_crash_while_damaged_files_are_removed_takes_no_keys(
+    store: MessageStore, storage: Any, at: int, is_clean: bool, ends: Callable[[Any], Any]
+) -> None:
+    store.close()
+    cut(storage.open(f"index/{storage.list_names('index')[at]}"))
+    if not is_clean:
+        storage.create("abort", size=0)
+
+    for changes in range(16):
+        disk = storage.copy()
+        disk.changes_left = changes
+        with suppress(PowerCut):
+            open_store(disk, CONFIG)
+        check_all_keys(open_store(ends(disk), CONFIG))
 
 
 @pytest.mark.parametrize("slot_count", [7, 8_192])

@@ -214,6 +214,45 @@ def test_queue_that_is_moved_away_as_told_is_made_again_and_no_other(
     assert wrong(storage) == {}
 
 
+@pytest.mark.parametrize("damage", [flip(LOG, 700), remove(LOG), cut_log])
+def test_nothing_is_to_be_moved_away_while_the_log_is_damaged(
+    damage: Callable[[Disk], None], storage: Disk, new_record: NewRecord
+) -> None:
+    """Without a queue a start would read the whole log, and refuse it."""
+    fill(storage, new_record)
+    damage(storage)
+    found = check(storage)
+
+    queues = [each for path, each in found.items() if path.startswith("consumequeue/")]
+    assert DAMAGED in {each.state for each in queues}
+    assert not [each.text for each in found.values() if "away" in each.text]
+
+
+def test_queue_without_messages_is_left_where_it_is_and_keeps_its_next_offset(
+    storage: Disk, new_record: NewRecord
+) -> None:
+    store = open_store(storage, CONFIG)
+    for number in range(3):
+        store.put(new_record(b"x", topic="quiet"), timestamp_ms=number)
+    store.close()
+    fill(storage, new_record)
+    store = open_store(storage, CONFIG)
+    work = store.expire(before_timestamp_ms=None, files_max=2, reason="", timestamp_ms=1 << 62)
+    assert work is not None
+    work.run()
+    store.close()
+    source = bytes(storage.inodes["consumequeue/T/0/00000000000000000600"].data[:20])
+    storage.inodes["consumequeue/quiet/0/00000000000000000000"].data[60:80] = source
+
+    found = check(storage)["consumequeue/quiet/0"]
+    assert (found.state, "away" in found.text) == (DAMAGED, False)
+    assert "1 are of no record; leave consumequeue/quiet/0" in found.text
+    store = open_store(storage, CONFIG)
+    assert store.queues.max_offset("quiet", 0) == 3
+    store.close()
+    assert wrong(storage) == {}
+
+
 def test_offsets_without_a_record_are_sound(storage: Disk, new_record: NewRecord) -> None:
     """As a broker of 5.x leaves them that has stored batches as one message each."""
     store = open_store(storage, CONFIG)

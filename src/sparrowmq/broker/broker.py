@@ -354,7 +354,10 @@ class Broker:
         return outputs
 
     def _has_topic(self, topic: str) -> bool:
-        return self.state.topics.find(topic) is not None or is_system_topic(topic)
+        topics = self.state.topics
+        # A topic whose deletion the journal lacks may come back, and its offsets go on then.
+        is_deleted = topics.find(topic) is None and topics.is_saved(topic)
+        return not is_deleted or is_system_topic(topic)
 
     def _drop_silent(self, now_ms: int) -> list[Output]:
         state = self.state

@@ -80,7 +80,7 @@ class SavedConfig(NamedTuple):
 
 
 def read_tables(storage: Storage) -> SavedConfig:
-    """Return the tables of the config files and the changes of the journal.
+    """Return the tables of the config files and the changes of the journal; the disk has them then.
 
     A file of which neither the content nor the backup can be read keeps the broker from its start,
     unless no message is lost or comes out of order without it: the record of changes by operators,
@@ -108,6 +108,9 @@ def read_tables(storage: Storage) -> SavedConfig:
             losses.append(f"{error}; meanwhile it begins anew")
             return None
 
+    if storage.has(CONFIG_DIRECTORY):
+        # A killed process leaves files whose names only the page cache has. From now on they count.
+        storage.sync_directory(CONFIG_DIRECTORY)
     topics, groups = read(TOPICS_FILE, TopicConfigTable), read(GROUPS_FILE, SubscriptionGroupTable)
     journal = read_journal(storage, CONFIG_DIRECTORY)
     changes = [change for batch in journal.batches for change in decode_changes(batch)]

@@ -144,6 +144,9 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
         fresh = file.with_name(f"{file.name}.new")
         with open(fresh, "w", encoding="utf-8", opener=_open_private) as stream:
             stream.write("\n".join(lines).lstrip("\n") + "\n")
+            stream.flush()
+            # Otherwise a power cut could leave the name to an empty file.
+            os.fsync(stream.fileno())
         fresh.replace(file)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error}") from None

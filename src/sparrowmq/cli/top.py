@@ -172,6 +172,10 @@ class LookFailed(Message):
         self.problem = problem
 
 
+class Broken(Message):
+    """The thread that looks has ended by an error."""
+
+
 class Poller(threading.Thread):
     """Looks at the cluster, or at one group, repeatedly, and posts the results.
 
@@ -186,6 +190,7 @@ class Poller(threading.Thread):
         self._cluster = cluster
         self._interval_ms = interval_ms
         self._post = post
+        self._error: BaseException | None = None
         # Set by the screen: the group to look at (None for all), and whether looking is paused.
         self.group: str | None = None
         self.is_paused = False
@@ -193,7 +198,14 @@ class Poller(threading.Thread):
         self.hurried = threading.Event()
 
     def run(self) -> None:
-        """Look until it is stopped."""
+        """Look until it is stopped; an error that nobody foresaw ends the screen too."""
+        try:
+            self._look_until_stopped()
+        except BaseException as error:
+            self._error = error
+            self._post(Broken())
+
+    def _look_until_stopped(self) -> None:
         while not self.stopped.is_set():
             try:
                 if not self.is_paused and (found := self._look(self.group)) is not None:
@@ -228,10 +240,12 @@ class Poller(threading.Thread):
         self.hurried.set()
 
     def stop(self) -> None:
-        """End after the current look."""
+        """End after the current look. Raises: the error that ended the thread before."""
         self.stopped.set()
         self.hurried.set()
         self.join()
+        if self._error is not None:
+            raise self._error
 
 
 class TopApp(App[None]):
@@ -275,7 +289,7 @@ class TopApp(App[None]):
         self._poller.start()
 
     def stop(self) -> None:
-        """End the thread that looks; called once the screen is closed."""
+        """End the thread that looks, once the screen is closed. Raises: as `Poller.stop`."""
         self._poller.stop()
 
     def on_resize(self) -> None:
@@ -315,6 +329,10 @@ class TopApp(App[None]):
             screen.fail(event.problem)
         elif self._is_shown:
             self._status.update(Text(event.problem, _RED))
+
+    def on_broken(self) -> None:
+        """End: a screen without new looks would seem to be of now."""
+        self.exit()
 
     @property
     def _is_shown(self) -> bool:

@@ -4,11 +4,15 @@ The file is `DIRECTORY/CLIENT_ID/GROUP/offsets.json`, and its former version `of
 member finds its file by its client id: give it an `instance_name` that stays the same. The default
 is DEFAULT, which two consumers of one group on one machine would share.
 
+The disk has a content before the file's name leads to it: a power cut leaves the file or a former
+one, and messages since then come again. Differs from RocketMQ, whose file may be empty then.
+
 Source: LocalFileOffsetStore.java; the form is OffsetSerializeWrapper.java's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -80,14 +84,39 @@ class LocalOffsets:
             offsets = {**self._offsets, queue: offset}
             new = self._path.with_suffix(".json.tmp")
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                new.write_bytes(encode_body(ResetOffsetBody(offset_table=offsets), pretty=True))
-                if self._path.exists() and not self._is_damaged:
+                made = _make_directory(self._path.parent)
+                with new.open("wb") as file:
+                    file.write(encode_body(ResetOffsetBody(offset_table=offsets), pretty=True))
+                    file.flush()
+                    os.fsync(file.fileno())
+                is_first = not self._path.exists()
+                if not (is_first or self._is_damaged):
                     os.replace(self._path, self._backup_path())
                 os.replace(new, self._path)
+                if is_first:
+                    for directory in (self._path.parent, *made):
+                        _sync_names(directory)
             except OSError as error:
                 raise StoreError(f"offsets cannot be stored in {self._path}: {error}") from error
             self._offsets, self._is_damaged = offsets, False
 
     def _backup_path(self) -> Path:
         return self._path.with_suffix(".json.bak")
+
+
+def _make_directory(path: Path) -> list[Path]:
+    """Make a missing directory; return the directories in which a name is new."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    return [each.parent for each in missing]
+
+
+def _sync_names(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    # Whoever may make a directory there may perhaps not list the others; Windows opens none.
+    with contextlib.suppress(PermissionError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

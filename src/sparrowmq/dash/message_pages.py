@@ -22,6 +22,7 @@ from sparrowmq.client.operations.browse import (
     Start,
     browse,
     close_browser,
+    make_filter,
     open_browser,
     storing_order,
 )
@@ -31,9 +32,17 @@ from sparrowmq.client.operations.message_trace import TraceStep, message_trace
 from sparrowmq.client.operations.resend import Place, Resend, find_resends, place_of
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn, describe_missing
 from sparrowmq.dash.watcher import Watcher
-from sparrowmq.dash.web import FOLLOWED, Site, View, Visit, group_href, letters_href
+from sparrowmq.dash.web import (
+    FOLLOWED,
+    Site,
+    View,
+    Visit,
+    group_href,
+    letters_href,
+    messages_href,
+)
 from sparrowmq.errors import SparrowError, TopicRouteNotFound, UsageError
-from sparrowmq.model import MessageExt
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import check_group, check_topic, dlq_topic
 from sparrowmq.model.spelling import parse_queue, parse_time, spell_queue
@@ -45,6 +54,8 @@ from sparrowmq.words.catalog import Words
 COUNT = 50
 # A page reads about so many messages of all queues together, and searches so many.
 _READ_MAX, SEARCHED_MAX = 800, 10_000
+# A search by key finds so many messages of each broker, the newest; brokers answer with no more.
+FOUND_MAX = 64
 # The longest time that a page reads.
 _READ_TIMEOUT_MS = 5_000
 # The groups that a message's page asks for, besides those that are watched anyway.
@@ -62,13 +73,34 @@ class Read(NamedTuple):
     Args:
         searched: the messages at the end of each queue that were searched; None if the page did
             not search from the end.
-        is_whole: whether the page read all that it was to read.
+        rest: the queues that were not read to their end, and the offset where each goes on.
     """
 
     messages: list[MessageExt]
     problems: list[str]
     searched: int | None = None
-    is_whole: bool = True
+    rest: tuple[tuple[MessageQueue, int], ...] = ()
+
+
+class _Asked(NamedTuple):
+    """What a page is asked for, besides a key: fields that select together."""
+
+    queues: list[tuple[str, int]]
+    offset: int | None
+    since_ms: int | None
+    tags: str
+    text: str
+
+    def selects(self, topic: str) -> Callable[[MessageExt], bool]:
+        """Return the function that selects messages. Raises: UsageError for wrong tags."""
+        has_tag = make_filter(topic, self.tags, since_ms=self.since_ms)
+        has_text, first = text_filter(self.text), self.offset or 0
+        return lambda message: (
+            (not self.queues or _queue_of(message) in self.queues)
+            and message.queue_offset >= first
+            and has_tag(message)
+            and has_text(message)
+        )
 
 
 async def show_messages(watcher: Watcher, visit: Visit) -> View:
@@ -78,23 +110,46 @@ async def show_messages(watcher: Watcher, visit: Visit) -> View:
     if not topic:
         return _messages_view(watcher, visit, topic="", read=Read([], []))
     check_topic(topic)
-    wanted, has_text = query.get("key", "").strip(), text_filter(query.get("text", ""))
+    wanted, asked = query.get("key", "").strip(), _parse_asked(query)
     if wanted:
-        read = await _search(watcher, topic, wanted)
-        read = read._replace(messages=[m for m in read.messages if has_text(m)])
+        read = await _search(watcher, topic, wanted, asked)
     else:
-        read = await _browse(watcher, visit, topic)
+        read = await _browse(watcher, topic, asked)
     return _messages_view(watcher, visit, topic=topic, read=read)
 
 
-async def _search(watcher: Watcher, topic: str, wanted: str) -> Read:
-    """Return the messages with a key or an id, the newest first."""
-    run, directory = watcher.driver.run, watcher.directory
-    found, failures = await run(look_for_messages(directory, topic, wanted, count_max=COUNT))
+async def _search(watcher: Watcher, topic: str, wanted: str, asked: _Asked) -> Read:
+    """Return the messages with a key or an id that the other fields select too."""
+    run, directory, is_wanted = watcher.driver.run, watcher.directory, asked.selects(topic)
+    operation = look_for_messages(
+        directory,
+        topic,
+        wanted,
+        count_max=FOUND_MAX,
+        begin_timestamp_ms=asked.since_ms or 0,
+    )
+    found, failures = await run(operation)
     if not found:
         one = await run(view_message(directory, topic, wanted))
         found = [] if one is None else [one]
-    return Read(found[::-1], describe_missing(failures))
+    found = [message for message in found if is_wanted(message)]
+    starts = asked.offset is not None or asked.since_ms is not None
+    return Read(found if starts else found[::-1], describe_missing(failures))
+
+
+def _parse_asked(query: Mapping[str, str]) -> _Asked:
+    """Read the fields of the page's form. Raises: UsageError."""
+    queues = [parse_queue(query["queue"])] if query.get("queue") else []
+    offset, since = query.get("offset", "").strip(), query.get("from", "").strip()
+    if offset and not queues:
+        raise UsageError("an offset is one of a queue: name the queue, such as broker-a:3")
+    return _Asked(
+        queues=queues,
+        offset=_read_offset(offset) if offset else None,
+        since_ms=parse_time(since, now_timestamp_ms=timestamp_ms()) if since else None,
+        tags=query.get("tag", "").strip() or "*",
+        text=query.get("text", ""),
+    )
 
 
 def _read_offset(text: str) -> int:
@@ -104,25 +159,14 @@ def _read_offset(text: str) -> int:
     return offset
 
 
-async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
-    query = visit.query
-    queues = [parse_queue(query["queue"])] if query.get("queue") else []
-    offset, since = query.get("offset", "").strip(), query.get("from", "").strip()
-    tags, text = query.get("tag", "").strip() or "*", query.get("text", "")
-    if offset:
-        if not queues:
-            raise UsageError("an offset is one of a queue: name the queue, such as broker-a:3")
+async def _browse(watcher: Watcher, topic: str, asked: _Asked) -> Read:
+    queues, offset, since_ms, tags, text = asked
+    if offset is not None:
+        start = Start(is_earliest=True)
         return await read_messages(
-            watcher,
-            topic,
-            Start(is_earliest=True),
-            queues,
-            tags=tags,
-            text=text,
-            offset=_read_offset(offset),
+            watcher, topic, start, queues, tags=tags, text=text, offset=offset
         )
-    if since:
-        since_ms = parse_time(since, now_timestamp_ms=timestamp_ms())
+    if since_ms is not None:
         start = Start(timestamp_ms=since_ms)
         return await read_messages(watcher, topic, start, queues, tags=tags, text=text)
     known = {each.topic: each.queue_count for each in watcher.seen_topics}
@@ -140,7 +184,7 @@ async def _browse(watcher: Watcher, visit: Visit, topic: str) -> Read:
         others = [m for m in newest if _queue_of(m) not in full]
         newest = sorted([*others, *more.messages], key=storing_order)[-COUNT:]
         problems = [*read.problems, *more.problems]
-        read = read._replace(problems=problems, is_whole=read.is_whole and more.is_whole)
+        read = read._replace(problems=problems, rest=(*read.rest, *more.rest))
     return read._replace(messages=newest[::-1], searched=searched)
 
 
@@ -193,6 +237,8 @@ async def read_messages(
     read, has_text = Read([], describe_missing(browser.missing)), text_filter(text)
     until_ms, examined = monotonic_ms() + _READ_TIMEOUT_MS, 0
     newest: dict[tuple[str, int], Order] = {}
+    # An answer that is not taken yet may have moved its cursor.
+    reached = {cursor.queue: cursor.offset for cursor in browser.cursors}
     try:
         while not browser.is_done and examined < SEARCHED_MAX:
             if (left_ms := until_ms - monotonic_ms()) <= 0:
@@ -200,16 +246,17 @@ async def read_messages(
             found = await run(browse(directory, browser, timeout_ms=left_ms))
             examined += len(found.messages)
             newest |= {_queue_of(m): storing_order(m) for m in found.messages}
+            reached |= {c.queue: c.offset for c in browser.cursors if c.queue not in browser.pulls}
             read.messages.extend(m for m in found.messages if has_text(m))
             read.messages.sort(key=storing_order)
             read.problems.extend(found.problems)
             if start.last_count is None and len(read.messages) >= count:
                 del read.messages[count:]
                 _end_queues(browser, newest, storing_order(read.messages[-1]))
-        is_whole = browser.is_done
     finally:
         await run(close_browser(browser))
-    return read._replace(is_whole=is_whole)
+    ends = {cursor.queue: cursor.end or 0 for cursor in browser.cursors}
+    return read._replace(rest=tuple((q, at) for q, at in reached.items() if at < ends[q]))
 
 
 def _end_queues(browser: Browser, newest: Mapping[tuple[str, int], Order], last: Order) -> None:
@@ -249,8 +296,10 @@ def _messages_view(watcher: Watcher, visit: Visit, *, topic: str, read: Read) ->
             "topics": topics,
             "follows": follows,
             "searched": read.searched,
+            "found_max": FOUND_MAX,
+            "rest": _rest_links(topic, visit.query, read),
             "asked": {
-                name: visit.query.get(name, "")
+                name: visit.query.get(name, "").strip()
                 for name in ("queue", "offset", "from", "key", "tag", "text")
             },
         },
@@ -260,9 +309,18 @@ def _messages_view(watcher: Watcher, visit: Visit, *, topic: str, read: Read) ->
 def _problems(read: Read, words: Words) -> list[str]:
     """Say why messages may be missing from a page."""
     stopped = words(
-        "The search has stopped before its end; continue from a later time, or name a queue."
+        "The search has stopped before its end; each link goes on in a queue where it stopped."
     )
-    return [*read.problems[:5], *([] if read.is_whole else [stopped])]
+    return [*read.problems[:5], *([stopped] if read.rest else [])]
+
+
+def _rest_links(topic: str, query: Mapping[str, str], read: Read) -> list[tuple[str, str]]:
+    """Return the places where a search has stopped, and the URLs that go on there."""
+    kept = {name: query[name] for name in ("tag", "text") if query.get(name)}
+    return [
+        (f"{place}@{offset}", messages_href(topic, queue=place, offset=str(offset), **kept))
+        for place, offset in ((spell_queue(queue), offset) for queue, offset in read.rest)
+    ]
 
 
 def _message_table(messages: Sequence[MessageExt]) -> PageTable:
@@ -553,6 +611,7 @@ async def _show_letters(site: Site, visit: Visit, group: str) -> View:
             "group_href": group_href(group),
             "has_letters": bool(letters),
             "text": text,
+            "rest": _rest_links(dlq_topic(group), visit.query, read),
             "resend_href": f"/dead-letters/resend?{urlencode({'group': group, 'text': text})}",
             "done": read_whole_number(visit.query.get("done"), 9) or 0,
         },

@@ -288,7 +288,7 @@ class _Sender:
         self._queues = queues
         self._rate = rate
         self._sent: set[tuple[int, int]] = set()
-        self._error: SparrowError | None = None
+        self._error: BaseException | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="drill-producer")
         self._thread.start()
@@ -304,14 +304,20 @@ class _Sender:
                     number += 1
                     due_ms = start_ms + number * 1000 // self._rate
                     self._stopped.wait(max(0, due_ms - monotonic_ms()) / 1000)
-        except SparrowError as error:
+        except BaseException as error:
+            # An error that nobody foresaw also ends the drill: `stop` raises it in its thread.
             self._error = error
 
     def stop(self) -> set[tuple[int, int]]:
-        """End the thread; return each message's queue id and offset. Raises: DrillFailed."""
+        """End the thread; return each message's queue id and offset.
+
+        Raises: DrillFailed for an error of the cluster; any other error that ended the thread.
+        """
         self.close()
-        if self._error is not None:
+        if isinstance(self._error, SparrowError):
             raise DrillFailed(f"the producer failed: {self._error}") from self._error
+        if self._error is not None:
+            raise self._error
         return self._sent
 
     def close(self) -> None:

@@ -100,13 +100,12 @@ class ReadOnlySeries:
         """
         base = self.base_of(position)
         try:
-            descriptor = os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
+            # Python's buffered file reads on where a disk gives the bytes in parts.
+            with self._path(base).open("rb") as file:
+                file.seek(position - base)
+                data = file.read(size)
         except FileNotFoundError as error:
             raise StoreError(f"{self._path(base)} was removed while it was read") from error
-        try:
-            data = os.pread(descriptor, size, position - base)
-        finally:
-            os.close(descriptor)
         if len(data) != size:
             raise StoreError(
                 f"{self._path(base)} has {len(data)} of the {size} bytes from {position - base} on"

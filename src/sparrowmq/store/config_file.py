@@ -49,6 +49,8 @@ def write_config(storage: Storage, path: str, data: bytes, *, keeps_backup: bool
         if not has_no_room(error) or not (storage.has(path) and storage.has(backup)):
             raise
         storage.rename(path if keeps_backup else backup, temporary)
+        # Without this name on the disk, a power cut could leave both names to the one file.
+        storage.sync_directory(parent_directory(path))
         _write_over(storage, temporary, data)
     if storage.has(path) and not keeps_backup:
         storage.rename(path, backup)

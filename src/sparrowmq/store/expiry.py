@@ -13,7 +13,7 @@ harmless at any point:
    messages, up to the last of these entries: it is on the disk, and determines the next offset if
    the queue loses all later ones. A queue of a deleted topic is removed as a whole once all its
    messages have expired. An earlier removal would let its offsets begin anew, and they would
-   contradict records that the log still has.
+   contradict records that the log still has. No queue is therefore swept while step 2 is not done.
 
 After a crash between these steps recovery finds entries of records before the log's beginning, and
 ignores them. The removals of step 3 are synced with the next checkpoint, and a power cut may undo
@@ -23,7 +23,7 @@ any of them: `ConsumeQueue.mend` closes the gaps.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparrowmq.store.commit_log import CommitLog
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ConsumeQueue
@@ -34,19 +34,23 @@ from sparrowmq.store.recovery import QueueKey
 from sparrowmq.store.storage import Storage, is_lost, parent_directory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ExpiryWork:
     """Files to remove, in this order. `run` may be called in another thread.
 
     Args:
         position: the log's beginning without the files.
         reason: why the files are removed, for the server's log.
+
+    Attributes:
+        is_done: whether the disk has none of the files any more.
     """
 
     storage: Storage
     paths: tuple[str, ...]
     position: int
     reason: str
+    is_done: bool = field(default=False, init=False)
 
     def run(self) -> None:
         """Remove the files; block until the removals are on the disk.
@@ -56,6 +60,7 @@ class ExpiryWork:
         for path in self.paths:
             self.storage.remove(path)
             self.storage.sync_directory(parent_directory(path))
+        self.is_done = True
 
 
 class Expiry:
@@ -76,6 +81,8 @@ class Expiry:
         self._index = index
         self._checker = checker
         self._unswept: list[QueueKey] = []
+        # The last work that was returned.
+        self._work: ExpiryWork | None = None
 
     def take(
         self,
@@ -107,9 +114,10 @@ class Expiry:
         paths += self._index.take_before(files.begin)
         if not paths:
             return None
-        return ExpiryWork(
+        self._work = ExpiryWork(
             storage=self._storage, paths=tuple(paths), position=files.begin, reason=reason
         )
+        return self._work
 
     def _count_older(
         self, limit: int, before_timestamp_ms: int, files_max: int, timestamp_ms: int
@@ -162,7 +170,8 @@ class Expiry:
     ) -> list[QueueKey]:
         """Remove expired files of some queues; return the queues that lost files.
 
-        A file that the disk does not remove stays until the next sweep.
+        Nothing is removed while the disk may have the log's expired files. A file of a queue that
+        the disk does not remove stays until the next sweep.
 
         Args:
             queues: all queues; a queue of a deleted topic is removed from them.
@@ -170,6 +179,8 @@ class Expiry:
             has_topic: returns whether a topic's queues stay even without messages.
         """
         changed: list[QueueKey] = []
+        if self._work is not None and not self._work.is_done:
+            return changed
         for _ in range(min(count_max, len(self._unswept))):
             key = self._unswept.pop()
             queue = queues.get(key)

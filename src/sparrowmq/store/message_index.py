@@ -27,6 +27,7 @@ import errno
 from array import array
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from struct import Struct
 from typing import NamedTuple
 
@@ -205,6 +206,8 @@ class MessageIndex:
             end_timestamp_ms: the store time of the log's last record, 0 if unknown.
         """
         self._open_files()
+        # A killed process leaves names that only the page cache has. From now on they count.
+        self._has_new_file |= bool(self._files) and not is_clean
         if mark is not None and (mark.name == 0 or mark.name in {f.name for f in self._files}):
             self._keep([file for file in self._files if file.name <= mark.name])
             if self._files and not (is_clean and self._files[-1].header == mark.header):
@@ -213,12 +216,17 @@ class MessageIndex:
         else:
             if not is_clean:
                 self._keep(
-                    [f for f in self._files if f.header.end_timestamp_ms <= index_timestamp_ms]
+                    list(
+                        takewhile(
+                            lambda file: file.header.end_timestamp_ms <= index_timestamp_ms,
+                            self._files,
+                        )
+                    )
                 )
             # The last file may lack the later keys of its last record: index this record again. If
             # all files of a clean stop are there, Apache's broker would then find it twice.
             self.built_position = self._end_position if self._files else 0
-            if self._files and is_clean and not self._has_new_file:
+            if self._files and is_clean and mark is None and not self._has_new_file:
                 self.built_position += self._size_of_record(self._end_position)
         if self.built_position > log_end or (self._files and self._end_position >= log_end):
             self._cut(log_end, end_timestamp_ms)
@@ -229,9 +237,7 @@ class MessageIndex:
     def begin_anew(self) -> None:
         """Remove all files, of which the disk has lost a part: the log has what they had."""
         self.close()
-        for name in _list_names(self._storage):
-            self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
-        self._has_new_file = True
+        self._remove_files(_list_names(self._storage))
         self.built_position = self._log_files.begin
 
     def _size_of_record(self, position: int) -> int:
@@ -240,20 +246,29 @@ class MessageIndex:
 
     def _open_files(self) -> None:
         self._counts = find_counts(self._storage, self._config)
-        is_whole = True
-        for name in _list_names(self._storage):
+        names = _list_names(self._storage)
+        for at, name in enumerate(names):
             file = self._storage.open(f"{INDEX_DIRECTORY}/{name}")
             # A file of another size than the first, cut by a crash, or with an impossible header is
             # built again from the log. So are the files after it: the index must have all records
             # before the last file's end.
-            header = _read_header(file, *self._counts) if is_whole else None
+            header = _read_header(file, *self._counts)
             if header is None:
-                is_whole = False
                 file.close()
-                self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
-                self._has_new_file = True
-            else:
-                self._append_file(file, int(name), header)
+                self._remove_files(names[at:])
+                return
+            self._append_file(file, int(name), header)
+
+    def _remove_files(self, names: list[str]) -> None:
+        """Remove all files from one on, the last one first and each durably.
+
+        A start that finds the last file takes those before it for complete, so no crash may leave
+        the last file without one of these.
+        """
+        for name in reversed(names):
+            self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
+            self._storage.sync_directory(INDEX_DIRECTORY)
+            self._has_new_file = True
 
     def _keep(self, kept: list[IndexFile]) -> None:
         for file in self._files:

@@ -135,6 +135,7 @@ class StoreCheck:
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position
         self._log: FileSeries | None = None
         self._log_end = 0
+        self._is_log_damaged = False
         self._queues: dict[QueueKey, _Queue] = {}
 
     @property
@@ -186,7 +187,9 @@ class StoreCheck:
             state = Soundness.UNFINISHED if found.notes else Soundness.SOUND
             if found.problems:
                 state = Soundness.DAMAGED
+                self._is_log_damaged = True
             yield FileFinding(log.path_of(base), state, text)
+        self._is_log_damaged |= self._lost_bytes > 0
 
     def _walk(self, log: FileSeries, files: dict[int, _LogFile]) -> None:
         scan = LogScan(log, self._checker)
@@ -292,11 +295,18 @@ class StoreCheck:
             return FileFinding(path, Soundness.SOUND, text)
         if not self._is_stopped and not queue.wrong:
             return FileFinding(path, Soundness.UNFINISHED, f"{text}; a start writes them anew")
-        return FileFinding(
-            path,
-            Soundness.DAMAGED,
-            f"{text}; move {path} away: the next start makes it of the log",
-        )
+        if queue.end < 0 and not self._is_log_damaged:
+            advice = f"leave {path} in its place: it alone has the queue's next offset"
+        else:
+            advice = self._advise(path)
+        return FileFinding(path, Soundness.DAMAGED, f"{text}; {advice}")
+
+    def _advise(self, path: str) -> str:
+        """Return what to do about files that do not fit the log."""
+        if self._is_log_damaged:
+            # Without a queue, the next start would read the whole log, and refuse it.
+            return f"leave {path} in its place: the log is damaged"
+        return f"move {path} away: the next start makes it of the log"
 
     def _count_stray(self, queue: _Queue) -> int:
         """Return how many entries of a queue have no record in the log."""
@@ -362,7 +372,7 @@ class StoreCheck:
             if breaks:
                 text += f", {breaks:,} places that do not lead to the entry before them"
             if self._is_stopped:
-                text += f"; move {INDEX_DIRECTORY} away: the next start makes it of the log"
+                text += f"; {self._advise(INDEX_DIRECTORY)}"
             state = Soundness.DAMAGED if self._is_stopped else Soundness.UNFINISHED
             yield FileFinding(path, state, text)
 
@@ -375,11 +385,16 @@ class StoreCheck:
             return FileFinding(CHECKPOINT_PATH, Soundness.UNFINISHED, text)
         if mark is None:
             return FileFinding(CHECKPOINT_PATH, Soundness.SOUND, "of another broker")
-        if mark.end_position > self._log_end:
-            lost = mark.end_position - self._log_end
+        if lost := self._lost_bytes:
             text = f"{lost:,} bytes of the log that had been synced are not there"
             return FileFinding(CHECKPOINT_PATH, Soundness.DAMAGED, text)
         return FileFinding(CHECKPOINT_PATH, Soundness.SOUND, "stopped cleanly")
+
+    @property
+    def _lost_bytes(self) -> int:
+        """How many bytes of the log's end had been synced, and are not there."""
+        mark = self._checkpoint.mark
+        return 0 if mark is None else max(0, mark.end_position - self._log_end)
 
     def _sizes(self, directory: str) -> dict[str, int]:
         sizes: dict[str, int] = {}

@@ -250,16 +250,28 @@ def _pull_once(directory: Directory, browser: Browser, cursor: Cursor) -> Operat
         cursor.offset = cursor.end
         return FoundMessages([], [])
     cursor.offset = result.next_offset
-    return _decode(result, queue, _selects(browser), end=cursor.end)
+    is_wanted = _make_filter(subscription, browser.since_ms)
+    return _decode(result, queue, is_wanted, end=cursor.end)
 
 
-def _selects(browser: Browser) -> Callable[[MessageExt], bool]:
+def make_filter(
+    topic: str, tags: str, *, since_ms: int | None = None
+) -> Callable[[MessageExt], bool]:
+    """Return the function that selects messages by their tags and their time of storing.
+
+    Raises: UsageError for a wrong expression.
+    """
+    return _make_filter(parse_selection(topic, tags, sub_version=0), since_ms)
+
+
+def _make_filter(
+    subscription: SubscriptionData, since_ms: int | None
+) -> Callable[[MessageExt], bool]:
     """Return the function that selects messages.
 
     Brokers compare only the hashes of tags. Of a time, RocketMQ 4's brokers find the message
     nearest to it, which may be an older one.
     """
-    subscription, since_ms = browser.subscription, browser.since_ms
     is_by_tag = subscription.expression_type == EXPRESSION_TYPE_TAG
     tags = subscription.tags_set if is_by_tag else None
     return lambda message: (
