@@ -58,19 +58,21 @@ async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_
             return reader.watcher.overview is not None
 
         await eventually("a first look", first)
-        taken_s = []
-        for _ in range(3):
+
+        async def take() -> tuple[float, Overview, str]:
             driver.counts.clear()
             begun = time.process_time() + cpu_s(cluster.pid)
-
             overview = await driver.run(take_overview(reader.watcher.directory))
             names = await driver.run(list_all_groups(reader.watcher.directory, overview, ()))
             reader.watcher._take_overview(overview, names)
             page = await reader.read("/")
+            return time.process_time() + cpu_s(cluster.pid) - begun, overview, page
 
-            taken_s.append(time.process_time() + cpu_s(cluster.pid) - begun)
+        taken = [await take() for _ in range(3)]
+        _, overview, page = taken[-1]
+
         # On a busy machine the page's own looks come in between, and each step takes longer.
-        assert min(taken_s) < 1.0
+        assert min(seconds for seconds, _, _ in taken) < 1.0
         # Of the groups that are asked for, each is asked for its members and for what waits.
         assert 2 < driver.counts[cluster.broker] <= 8 + 2 * GROUPS_ASKED_MAX
         assert len(overview.groups[0].members or ()) == MEMBERS
