@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
+from sparrowmq.calling.durable_files import write_synced
 from sparrowmq.errors import ConfigError, did_you_mean
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
@@ -142,18 +143,11 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
         # A link to the file stays, and the file too if the new one cannot be written.
         file = path.resolve()
         fresh = file.with_name(f"{file.name}.new")
-        with open(fresh, "w", encoding="utf-8", opener=_open_private) as stream:
-            stream.write("\n".join(lines).lstrip("\n") + "\n")
-            stream.flush()
-            # Otherwise a power cut could leave the name to an empty file.
-            os.fsync(stream.fileno())
+        text = "\n".join(lines).lstrip("\n") + "\n"
+        write_synced(fresh, text.encode(), mode=0o600)
         fresh.replace(file)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error}") from None
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _quoted(value: str) -> str:

@@ -17,6 +17,7 @@ import os
 import threading
 from pathlib import Path
 
+from sparrowmq.calling.durable_files import sync_names, write_synced
 from sparrowmq.errors import ConfigError, RemoteProtocolError, StoreError
 from sparrowmq.model import MessageQueue
 from sparrowmq.protocol.bodies import ResetOffsetBody, decode_file, encode_body
@@ -85,17 +86,17 @@ class LocalOffsets:
             new = self._path.with_suffix(".json.tmp")
             try:
                 made = _make_directory(self._path.parent)
-                with new.open("wb") as file:
-                    file.write(encode_body(ResetOffsetBody(offset_table=offsets), pretty=True))
-                    file.flush()
-                    os.fsync(file.fileno())
+                write_synced(new, encode_body(ResetOffsetBody(offset_table=offsets), pretty=True))
                 is_first = not self._path.exists()
                 if not (is_first or self._is_damaged):
                     os.replace(self._path, self._backup_path())
                 os.replace(new, self._path)
                 if is_first:
                     for directory in (self._path.parent, *made):
-                        _sync_names(directory)
+                        # Whoever may make a directory there may perhaps not list the others, and
+                        # Windows opens none.
+                        with contextlib.suppress(PermissionError):
+                            sync_names(directory)
             except OSError as error:
                 raise StoreError(f"offsets cannot be stored in {self._path}: {error}") from error
             self._offsets, self._is_damaged = offsets, False
@@ -109,14 +110,3 @@ def _make_directory(path: Path) -> list[Path]:
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
     return [each.parent for each in missing]
-
-
-def _sync_names(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    # Whoever may make a directory there may perhaps not list the others; Windows opens none.
-    with contextlib.suppress(PermissionError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

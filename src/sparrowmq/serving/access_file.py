@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path as FilePath
 from typing import Any
 
+from sparrowmq.calling.durable_files import sync_names, write_synced
 from sparrowmq.errors import ConfigError, install_command
 from sparrowmq.protocol.signatures import Credentials
 from sparrowmq.serving.access_control import AccessControl, AccessFault, Document, Path
@@ -108,28 +109,16 @@ class AccessFile:
         # may share the file.
         file_path = self._path.resolve()
         temporary = file_path.with_name(f"{file_path.name}.{os.getpid()}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            write_synced(temporary, text.encode(), mode=0o600)
             os.replace(temporary, file_path)
-            _sync_names(file_path.parent)
+            # A power cut must not bring back a revoked account.
+            sync_names(file_path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
         self._files.note_used()
-
-
-def _sync_names(directory: FilePath) -> None:
-    """Make the names in a directory durable: a power cut must not bring back a revoked account."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _typed(document: Document) -> Document:

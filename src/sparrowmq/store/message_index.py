@@ -209,20 +209,14 @@ class MessageIndex:
         # A killed process leaves names that only the page cache has. From now on they count.
         self._has_new_file |= bool(self._files) and not is_clean
         if mark is not None and (mark.name == 0 or mark.name in {f.name for f in self._files}):
-            self._keep([file for file in self._files if file.name <= mark.name])
+            self._keep(sum(file.name <= mark.name for file in self._files))
             if self._files and not (is_clean and self._files[-1].header == mark.header):
                 self._files[-1].restore(mark.header)
             self.built_position = mark.position
         else:
             if not is_clean:
-                self._keep(
-                    list(
-                        takewhile(
-                            lambda file: file.header.end_timestamp_ms <= index_timestamp_ms,
-                            self._files,
-                        )
-                    )
-                )
+                times_ms = (file.header.end_timestamp_ms for file in self._files)
+                self._keep(sum(1 for _ in takewhile(lambda ms: ms <= index_timestamp_ms, times_ms)))
             # The last file may lack the later keys of its last record: index this record again. If
             # all files of a clean stop are there, Apache's broker would then find it twice.
             self.built_position = self._end_position if self._files else 0
@@ -248,7 +242,7 @@ class MessageIndex:
         self._counts = find_counts(self._storage, self._config)
         names = _list_names(self._storage)
         for at, name in enumerate(names):
-            file = self._storage.open(f"{INDEX_DIRECTORY}/{name}")
+            file = self._storage.open(_path_of(name))
             # A file of another size than the first, cut by a crash, or with an impossible header is
             # built again from the log. So are the files after it: the index must have all records
             # before the last file's end.
@@ -257,29 +251,26 @@ class MessageIndex:
                 file.close()
                 self._remove_files(names[at:])
                 return
-            self._append_file(file, int(name), header)
+            self._append_file(file, name, header)
 
-    def _remove_files(self, names: list[str]) -> None:
+    def _remove_files(self, names: list[int]) -> None:
         """Remove all files from one on, the last one first and each durably.
 
         A start that finds the last file takes those before it for complete, so no crash may leave
         the last file without one of these.
         """
         for name in reversed(names):
-            self._storage.remove(f"{INDEX_DIRECTORY}/{name}")
+            self._storage.remove(_path_of(name))
             self._storage.sync_directory(INDEX_DIRECTORY)
             self._has_new_file = True
 
-    def _keep(self, kept: list[IndexFile]) -> None:
-        for file in self._files:
-            if file not in kept:
-                self._remove(file)
-        self._files = kept
-
-    def _remove(self, file: IndexFile) -> None:
-        file.close()
-        self._storage.remove(_path_of(file.name))
-        self._has_new_file = True
+    def _keep(self, count: int) -> None:
+        """Remove all files but so many at the front."""
+        removed = self._files[count:]
+        del self._files[count:]
+        for file in removed:
+            file.close()
+        self._remove_files([file.name for file in removed])
 
     @property
     def _end_position(self) -> int:
@@ -287,8 +278,10 @@ class MessageIndex:
 
     def _cut(self, log_end: int, end_timestamp_ms: int) -> None:
         """Forget records after the log's end, which the log has lost."""
-        while self._files and self._files[-1].count_before(log_end) == 1:
-            self._remove(self._files.pop())
+        count = len(self._files)
+        while count and self._files[count - 1].count_before(log_end) == 1:
+            count -= 1
+        self._keep(count)
         if self._files:
             file = self._files[-1]
             file.restore(file.header_before(log_end, end_timestamp_ms))
@@ -530,7 +523,7 @@ def find_counts(storage: Storage, config: StoreConfig) -> tuple[int, int]:
     """
     counts = (config.index_slot_count, config.index_entry_count)
     for name in _list_names(storage):
-        file = storage.open(f"{INDEX_DIRECTORY}/{name}")
+        file = storage.open(_path_of(name))
         try:
             return find_index_counts(file, *counts)
         finally:
@@ -556,8 +549,8 @@ def is_index_name(name: str) -> bool:
     return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
 
 
-def _list_names(storage: Storage) -> list[str]:
-    return list(filter(is_index_name, storage.list_names(INDEX_DIRECTORY)))
+def _list_names(storage: Storage) -> list[int]:
+    return [int(name) for name in storage.list_names(INDEX_DIRECTORY) if is_index_name(name)]
 
 
 class _Found(NamedTuple):

@@ -41,11 +41,19 @@ def run_file(file: Path, *, marks: str) -> Counter[str]:
     Returns: how many of its tests passed, failed and were skipped.
     """
     # In a random order the brokers of each version would start again and again.
-    command = (sys.executable, "-m", "pytest", "-p", "no:randomly", "-m", marks, str(file))
+    return run_pytest(str(file), "-p", "no:randomly", "-m", marks, str(file))
+
+
+def run_pytest(name: str, *arguments: str) -> Counter[str]:
+    """Run pytest, and print its last line under a name, and all that it says if a test fails.
+
+    Returns: how many tests passed, failed and were skipped.
+    """
+    command = (sys.executable, "-m", "pytest", *arguments)
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     summary = "".join(_SUMMARY.findall(run.stdout)[-1:])
     counts = Counter({what: int(count) for count, what in _COUNT.findall(summary)})
-    said = f"{file}: {summary or 'no summary'}"
+    said = f"{name}: {summary or 'no summary'}"
     if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         counts.update({} if counts.keys() & _FAILURES else {"error": 1})
         said = f"{said}\n{run.stdout}{run.stderr}"

@@ -106,11 +106,9 @@ def _connected(figures: Any) -> str:
 
 @_of_json
 def _repeated(figures: Any) -> str:
-    failures = "".join(f"; {count} of {name}" for name, count in figures["failed"].items())
-    return (
-        f"{figures['files']} files, {figures['runs']} times: {figures['passed']:,} passed, "
-        f"{sum(figures['failed'].values())} failed{failures}"
-    )
+    counts = {"passed": 0, "failed": 0} | figures["counts"]
+    told = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    return f"{figures['files']} files, {figures['runs']} times: {told}"
 
 
 @_of_json

@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
-import subprocess
 import sys
 from collections import Counter
 
+from gate.files import is_passed, run_pytest
 from gate.parts import notes_of_code, run_parts
 
 FILES = (
@@ -30,24 +29,14 @@ FILES = (
     "tests/testing/test_embedded.py",
 )
 WORKERS = 3
-_PASSED = re.compile(r"(\d+) passed")
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
 
 
-def run_once(number: int) -> tuple[int, list[str]]:
+def run_once(number: int) -> Counter[str]:
     """Run all files, and print what pytest says if a test fails.
 
-    Returns: how many tests passed, and the names of those that failed.
+    Returns: how many tests passed, failed and were skipped.
     """
-    command = (sys.executable, "-m", "pytest", "--dist", "loadgroup", "-n", f"{WORKERS}", *FILES)
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    passed = sum(int(count) for count in _PASSED.findall(run.stdout))
-    failed = _FAILED.findall(run.stdout)
-    if run.returncode:
-        failed = failed or ["the run itself"]
-        print(run.stdout + run.stderr, flush=True)
-    print(f"run {number}: {passed} passed, {len(failed)} failed", flush=True)
-    return passed, failed
+    return run_pytest(f"run {number}", "--dist", "loadgroup", "-n", f"{WORKERS}", *FILES)
 
 
 def main() -> int:
@@ -58,16 +47,15 @@ def main() -> int:
     results = run_parts(
         run_once,
         range(1, options.runs + 1),
-        is_passed=lambda result: not result[1],
+        is_passed=is_passed,
         notes=notes_of_code("steady", "tests"),
         processes=os.cpu_count() or 1,
     )
-    failed = Counter(name for _, names in results for name in names)
-    passed = sum(count for count, _ in results)
-    print(
-        json.dumps({"files": len(FILES), "runs": options.runs, "passed": passed, "failed": failed})
-    )
-    return 1 if failed else 0
+    total = Counter[str]()
+    for counts in results:
+        total.update(counts)
+    print(json.dumps({"files": len(FILES), "runs": options.runs, "counts": total}))
+    return 0 if is_passed(total) else 1
 
 
 if __name__ == "__main__":
