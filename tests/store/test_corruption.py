@@ -219,3 +219,39 @@ def test_salvage_cuts_the_log_at_the_damage(
     assert f"T:0 {lost['T', 0]}, T:1 {lost['T', 1]}" in loss
     assert store.appended_position == 4096
     assert store.put(new_record(b"new"), timestamp_ms=1).status is PutStatus.PUT_OK
+
+
+@pytest.mark.parametrize("is_abort", [True, False])
+@pytest.mark.parametrize("size", [None, 1000], ids=["missing", "cut"])
+def test_start_names_a_file_that_the_log_lost_and_the_others_are_read(
+    size: int | None, is_abort: bool, storage: Any, new_record: Callable[..., Record]
+) -> None:
+    config = replace(SMALL, verify_bytes=0)
+    store = open_store(storage, config)
+    for number in range(60):
+        store.put(new_record(b"%d" % number + b"x" * 100), timestamp_ms=number)
+    flush(store)
+    records = all_records(store)
+    store.close()
+    if is_abort:
+        storage.create("abort", size=0)
+    path = "commitlog/00000000000000004096"
+    if size is None:
+        storage.remove(path)
+    else:
+        storage.inodes[path].data = storage.inodes[path].data[:size]
+    # Of a cut file the records before the cut are kept.
+    lost = range(4096 + (size or 0) + 1, 8192 + 1)
+    kept = [each for each in records if each.position + each.size not in lost]
+    assert len(kept) < len(records)
+
+    store = MessageStore(storage, config)
+    report = store.load(timestamp_ms=1)
+
+    assert report.lost_files == (path,)
+    assert path in (report.describe_loss() or "")
+    for store in (store, MessageStore(storage.kill(), config)):
+        if not store.is_writable:
+            assert store.load(timestamp_ms=1).describe_loss() is None
+        found = (store.read_message("T", 0, offset) for offset in range(len(records)))
+        assert [each.body for each in found if each] == [each.body for each in kept]

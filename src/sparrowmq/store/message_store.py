@@ -188,7 +188,7 @@ class MessageStore:
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position
         is_clean = not self._storage.has(ABORT_PATH)
         is_resumed = False
-        if is_clean:
+        if is_clean and not self._log.files.repaired:
             # Recovery finds what the disk has lost.
             with passing_over_losses():
                 is_resumed = resume(

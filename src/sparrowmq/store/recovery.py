@@ -23,6 +23,10 @@ sector and lost an earlier one. None of these records was acknowledged, and they
 has `is_dispatch_synced`, all records before a record with a consume queue entry were synced too. Of
 a log that Apache wrote, all records count as synced.
 
+*What a lost file means.* A file that is missing or cut before the walk's start is closed where the
+queues' entries end. The report names it, later starts pass over it, and so do readers: the offsets
+of its messages stay theirs. Closer to the log's end it is a bad record.
+
 Differs from RocketMQ: Apache cuts at the first bad record whatever follows it, moves pointers in
 memory only, and believes the entries of consume queues.
 Tests: test_torn_tail.py, test_power_cut.py.
@@ -74,6 +78,7 @@ class RecoveryReport:
         lost_synced_bytes: how many of these bytes had surely been synced. Not 0 means that the disk
             has lost acknowledged data at the log's end.
         lost_messages: the number of lost messages of each queue, as far as entries show it.
+        lost_files: the log's files that were missing or cut, and have zeros instead.
         rewritten_queues: the consume queues whose entries differed from what the log implies.
         conflict_count: records whose queue offset an earlier record has; the earlier one counts.
     """
@@ -88,6 +93,7 @@ class RecoveryReport:
     is_torn: bool = False
     lost_synced_bytes: int = 0
     lost_messages: tuple[tuple[QueueKey, int], ...] = ()
+    lost_files: tuple[str, ...] = ()
     rewritten_queues: tuple[QueueKey, ...] = ()
     conflict_count: int = 0
 
@@ -116,6 +122,11 @@ class RecoveryReport:
                 f"at least {self.lost_synced_bytes} bytes that had been synced are lost; "
                 f"messages lost by their queues' entries: "
                 f"{sum(count for _, count in self.lost_messages)} ({', '.join(queues) or 'none'})"
+            )
+        if self.lost_files:
+            losses.append(
+                f"the messages of files of the log that are missing or cut are lost: "
+                f"{', '.join(self.lost_files)}"
             )
         if self.conflict_count:
             losses.append(
@@ -186,6 +197,7 @@ class Recovery:
         """
         bound = self._choose_bound()
         self._check_queues(bound)
+        lost_files = self._close_repaired(bound)
         start = self._choose_start(bound)
         try:
             self._walk(start)
@@ -210,6 +222,7 @@ class Recovery:
             is_torn=is_torn,
             lost_synced_bytes=max(0, lost_bytes),
             lost_messages=lost_messages,
+            lost_files=tuple(lost_files),
             rewritten_queues=tuple(rewritten),
             conflict_count=self._conflict_count,
         )
@@ -281,9 +294,29 @@ class Recovery:
                 return base
         return start
 
+    def _filled_end(self, base: int) -> int:
+        """Return where a file of the log ends by the entries of all queues."""
+        return base + sum(check.bytes_by_file.get(base, 0) for check in self._checks.values())
+
+    def _close_repaired(self, bound: int) -> list[str]:
+        """Close the repaired files whose records all queues have on the disk; return their paths.
+
+        The walk then begins after such a file, as the queues lack none of its entries.
+        """
+        closed: list[str] = []
+        for base in self._files.repaired if self._checkpoint.mark is not None else ():
+            file, at = self._files.file_at(base), self._filled_end(base) - base
+            left = self._files.file_size - at
+            is_past = base + self._files.file_size <= bound
+            if is_past and left >= BLANK_SIZE and file.next_data(at) is None:
+                file.write(at, SIZE_AND_MAGIC.pack(left, MAGIC_BLANK))
+                file.sync()
+                closed.append(file.path)
+        return closed
+
     def _is_filled(self, base: int, covered_end: int) -> bool:
         """Return whether the entries of all queues fill a file of the log, without a gap."""
-        filled = base + sum(check.bytes_by_file.get(base, 0) for check in self._checks.values())
+        filled = self._filled_end(base)
         if filled == covered_end:
             return True
         left = base + self._files.file_size - filled
