@@ -23,8 +23,9 @@ from typer.testing import CliRunner
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.cli.main import build_app
+from sparrowmq.drills.__main__ import main
 from sparrowmq.drills.drill import decode_report, encode_report
-from sparrowmq.drills.kinds import DrillKind
+from sparrowmq.drills.kinds import QUEUE_COUNTS, RATES, DrillKind
 from sparrowmq.drills.relay import Relay
 from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
 from sparrowmq.processes.child_processes import Child
@@ -344,3 +345,22 @@ def test_process_of_a_drill_prints_a_report_that_another_process_reads() -> None
     assert len(report.before.last.brokers[0].connections) == 3
     assert report.sent == report.consumed > 0
     assert encode_report(report) == ended.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed"), [("--queues", QUEUE_COUNTS), ("--rate", RATES)], ids=["queues", "rate"]
+)
+def test_process_of_a_drill_refuses_a_size_that_the_command_refuses(
+    option: str, allowed: range, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in (allowed[0] - 1, allowed[-1] + 1):
+        with pytest.raises(SystemExit) as ended:
+            main(["kill", option, str(value)])
+        assert ended.value.code == 2
+        assert f"{option} is {value}: it must be {allowed[0]} to {allowed[-1]}" in (
+            capsys.readouterr().err
+        )
+        refused = CliRunner().invoke(
+            build_app(), ["rebalance", "drill", "kill", option, str(value)]
+        )
+        assert refused.exit_code == 2
