@@ -13,6 +13,7 @@ from small_stores import SMALL, all_records, flush, open_store
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.protocol.record import Record
 from sparrowmq.store import FlushMode, MessageStore, PutStatus, RecoveryReport
+from sparrowmq.store.recovery import LostFile
 
 FLIPS = 400
 
@@ -248,8 +249,11 @@ def test_start_names_a_file_that_the_log_lost_and_the_others_are_read(
     store = MessageStore(storage, config)
     report = store.load(timestamp_ms=1)
 
-    assert report.lost_files == (path,)
-    assert path in (report.describe_loss() or "")
+    in_file = [each.queue_offset for each in records if 4096 <= each.position < 8192]
+    first, last = in_file[0], in_file[-1]
+    assert report.lost_files == (LostFile(path, ((("T", 0), first, last + 1),)),)
+    assert f"{path} of the log was missing or cut" in (report.describe_loss() or "")
+    assert f"T:0 {first} to {last};" in (report.describe_loss() or "")
     again = MessageStore(storage.kill(), config)
     assert again.load(timestamp_ms=1).describe_loss() is None
     for each in (store, again):
