@@ -257,5 +257,5 @@ def test_start_names_a_file_that_the_log_lost_and_the_others_are_read(
     again = MessageStore(storage.kill(), config)
     assert again.load(timestamp_ms=1).describe_loss() is None
     for each in (store, again):
-        found = [each.read_message("T", 0, offset) for offset in range(len(records))]
+        found = [each.records.read_message("T", 0, offset) for offset in range(len(records))]
         assert [record.body for record in found if record] == [record.body for record in kept]
