@@ -1,7 +1,7 @@
 """Reads single records, by position and by queue offset, and notes the damaged ones.
 
-Whoever needs the records of a queue in order reads the queue (`queue_reader`). Tests:
-test_message_store.py, test_corruption.py.
+Whoever needs the records of a queue in order reads the queue (`queue_reader`).
+Tests: test_message_store.py, test_corruption.py.
 """
 
 from __future__ import annotations
