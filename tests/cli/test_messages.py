@@ -107,13 +107,18 @@ def test_what_is_not_there_is_said() -> None:
         cluster.create_topic("T_none", queues=1)
         smq = Commands(cluster.name_server)
 
-        unknown_id = smq("msg", "get", "00" * 16, "--topic", "T_none")
-        unknown_key = smq("msg", "find", "nothing", "--topic", "T_none")
-        unknown_place = smq("msg", "at", "T_none", "broker-a:0", "7")
+        lines = (
+            ("msg", "get", "00" * 16, "--topic", "T_none"),
+            ("msg", "find", "nothing", "--topic", "T_none"),
+            ("msg", "at", "T_none", "broker-a:0", "7"),
+        )
+        unknown_id, unknown_key, unknown_place = (smq(*line) for line in lines)
+        for_programs = [smq(*line, "--json").stdout for line in lines]
         empty = smq("tail", "T_none")
         dead = smq("dlq", "ls")
 
     assert [r.exit_code for r in (unknown_id, unknown_key, unknown_place, empty)] == [1, 1, 1, 0]
+    assert for_programs == ["[]\n"] * 3
     assert "queue broker-a:0 of T_none has no message at 7" in unknown_place.stderr
     assert "topic T_none has no message in this range" in empty.stderr
     assert f"no group has dead letters at {cluster.name_server}" in dead.stderr

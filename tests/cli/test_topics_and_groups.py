@@ -447,6 +447,16 @@ def test_queues_to_write_are_taken_away_alone(smq: Commands) -> None:
     assert (broker["read_queues"], broker["write_queues"]) == (4, 2)
 
 
+def test_queues_that_are_no_longer_read_are_warned_of(smq: Commands) -> None:
+    smq("topic", "create", "T_unread_queues", "-q", "4")
+    options = (["--queues", "2"], ["--read-queues", "3"], ["--write-queues", "2"], ["-q", "5"])
+
+    told = [smq("topic", "update", "T_unread_queues", *each).stderr for each in options]
+
+    words = "lower --write-queues first"
+    assert [words in each for each in told] == [True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -538,6 +548,8 @@ def test_reset_counts_what_is_skipped_and_what_comes_again_apart(
 
     assert "3 messages will be skipped, 2 will be delivered again" in dry.stderr
     assert "1 more queue would not change" in dry.stderr
+    one = smq("group", "reset", "GID_both_ways", "--to", "5", "--queue", "broker-a:2")
+    assert "1 message will be skipped, 0 will be delivered again" in one.stderr
 
 
 def test_settings_of_a_group_are_changed_one_by_one(smq: Commands) -> None:

@@ -146,7 +146,7 @@ def resend(
         _LETTER_COLUMNS,
         is_confirmed=yes,
         apply=apply,
-        done=f"{len(letters)} messages were sent to {group} again; they arrive in about 10 s",
+        done=f"{count_of(len(letters), 'message')} went to {group} again, to arrive in about 10 s",
         unchanged=f"group {group} has no {'other ' if left_out else ''}dead letter{named}",
     )
 

@@ -563,7 +563,7 @@ def _reset(
     if rows:
         if plan.members:
             say(f"the brokers will notify {count_of(len(plan.members), 'connected member')}")
-        say(f"{skipped:,} messages will be skipped, {again:,} will be delivered again")
+        say(f"{count_of(skipped, 'message')} will be skipped, {again:,} will be delivered again")
         if same:
             say(f"{count_of(same, 'more queue')} would not change")
     carry_out(

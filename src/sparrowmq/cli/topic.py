@@ -19,6 +19,7 @@ from sparrowmq.client.operations import administer, topics
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_new_topic
+from sparrowmq.words import count_of
 
 topic = make_group("List, show, create, update and delete topics.")
 
@@ -145,7 +146,7 @@ def create_topic(
     if cluster.as_json:
         print_json({"topic": name, "queues": len(route.publish_queues)})
     else:
-        say(f"topic {name} has {len(route.publish_queues)} queues")
+        say(f"topic {name} has {count_of(len(route.publish_queues), 'queue')}")
 
 
 @topic.command("update")
@@ -199,6 +200,11 @@ def update_topic(
         for broker, before, after in planned
     ]
     columns = columns_of("broker", "read_queues", "write_queues", "perm")
+    if any(after.read_queue_nums < before.read_queue_nums for _, before, after in planned):
+        say(
+            "no member gets what its group has not consumed of the queues that are no longer read; "
+            "lower --write-queues first, and --read-queues once they are consumed"
+        )
     carry_out(
         cluster,
         rows,
