@@ -380,7 +380,10 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         )
         (letter,) = smq.json("dlq", "show", "GID_dead")
         assert (letter["body"], letter["keys"]) == ("hard to digest", ["d1"])
-        assert smq.json("dlq", "show", "GID_dead", "--key", "d2") == []
+        for wrong in (("--key", "d2"), ("--id", "NONE")):
+            none = smq("dlq", "show", "GID_dead", *wrong, "--json")
+            assert (none.exit_code, none.stdout) == (1, "[]\n")
+            assert "group GID_dead has no dead letter with" in none.stderr
         assert not smq.json("dlq", "resend", "GID_dead")["applied"]
         unknown = smq("dlq", "resend", "GID_dead", "--key", "d2", "--yes")
         assert (

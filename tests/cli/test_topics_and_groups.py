@@ -315,6 +315,25 @@ def test_members_that_are_connected_go_on_where_they_are_told(
         wait_until("all consumed again", lambda: len(bodies) == 6)
 
 
+def test_offsets_of_a_group_or_topic_that_is_not_meant_are_said(
+    smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
+) -> None:
+    fill(shared_cluster, "T_meant", [3])
+    fill(shared_cluster, "T_other", [2])
+    commit(admin, "GID_is_meant", "T_meant", [1])
+
+    lines = (("reset", "GID_is_ment", "--to", "earliest"), ("skip", "GID_is_ment"))
+    wrong = [smq("group", *line, "--topic", "T_meant", "--yes") for line in lines]
+    strange = smq("group", "skip", "GID_is_meant", "--topic", "T_other")
+    right = smq("group", "skip", "GID_is_meant", "--topic", "T_meant")
+
+    assert [each.exit_code for each in wrong] == [2, 2]
+    assert all("did you mean GID_is_meant?" in each.stderr for each in wrong)
+    assert "GID_is_ment" not in smq("group", "ls").stdout
+    words = "has no offset in T_other so far; it has in T_meant"
+    assert [words in each.stderr for each in (strange, right)] == [True, False]
+
+
 def test_a_short_number_to_reset_to_is_an_offset_and_a_long_one_a_time(smq: Commands) -> None:
     smq("topic", "create", "T_moment", "-q", "1")
     smq("send", "T_moment", stdin="1\n2\n3\n")

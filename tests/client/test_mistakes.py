@@ -366,8 +366,9 @@ def test_check_that_is_a_coroutine_function_is_refused_as_a_producers() -> None:
     async def check(message: MessageExt) -> TransactionState:
         raise AssertionError
 
+    settings: dict[str, Any] = {"check": check}
     with pytest.raises(ConfigError, match="check is the coroutine function") as caught:
-        TransactionProducer("GID_p", name_server="127.0.0.1:1", check=check)
+        TransactionProducer("GID_p", name_server="127.0.0.1:1", **settings)
 
     assert "consumer" not in str(caught.value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
 from typing import Annotated, NamedTuple
 
@@ -110,6 +110,18 @@ def check(
             troubles.append(trouble)
     troubles.sort(key=lambda trouble: -trouble.health)
     health = troubles[0].health if troubles else Health.OK
+    _print(cluster, seen, chosen, health, troubles)
+    raise typer.Exit(health)
+
+
+def _print(
+    cluster: CommandCluster,
+    seen: Overview,
+    chosen: Sequence[GroupOverview],
+    health: Health,
+    troubles: Sequence[Trouble],
+) -> None:
+    """Print the health and the troubles, the worst first."""
     lag = sum(each.lag for each in chosen)
     if cluster.as_json:
         found = [{"health": t.health.name, "what": t.what, "why": t.why} for t in troubles]
@@ -128,7 +140,6 @@ def check(
         for trouble in troubles[:COMMANDS_SHOWN_MAX]:
             label = words().phrase(trouble.command.label)
             say(f"{label}: {trouble.command.write(cluster.options)}")
-    raise typer.Exit(health)
 
 
 def _choose(seen: Overview, wanted: Collection[str]) -> list[GroupOverview]:

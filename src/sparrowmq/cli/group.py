@@ -22,6 +22,7 @@ from sparrowmq.cli.connecting import (
     QueueOption,
     SamplesInterval,
     TopicOption,
+    complete_topic,
     naming_topic,
     on_cluster,
 )
@@ -120,7 +121,15 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
 def show_lag(
     cluster: CommandCluster,
     name: GroupName,
-    topic: OneTopicOption = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            help="only this topic; by default all that the group reads",
+            autocompletion=complete_topic,
+        ),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="repeat until Ctrl-C")] = False,
     interval: Annotated[
         float,
@@ -545,7 +554,9 @@ def _reset(
     target: Target,
     is_confirmed: bool,
 ) -> None:
-    chosen = topic or _only_topic(_look(cluster, name))
+    # Brokers would commit offsets for a misspelt name too, and the group that was meant stays.
+    seen = _look(cluster, name)
+    chosen = topic or _only_topic(seen)
     operation = plan_reset(
         cluster.directory,
         name,
@@ -555,6 +566,9 @@ def _reset(
     )
     with naming_topic(cluster, chosen):
         plan = cluster.run(operation)
+    read = _topics_of(seen)
+    if read and chosen not in read:
+        say(f"group {name} has no offset in {chosen} so far; it has in {', '.join(read)}")
     rows = [_reset_row(each) for each in plan.queues if each.before != each.after]
     same = len(plan.queues) - len(rows)
     columns = columns_of("topic", "broker", "queue", "before", "after", "end", "skipped")
@@ -594,8 +608,13 @@ def _reset_row(reset: QueueReset) -> Json:
     }
 
 
+def _topics_of(snapshot: GroupSnapshot) -> list[str]:
+    """Return the topics that a group reads, without its retry topic."""
+    return [view.topic for view in snapshot.topics if view.topic != retry_topic(snapshot.group)]
+
+
 def _only_topic(snapshot: GroupSnapshot) -> str:
-    topics = [view.topic for view in snapshot.topics if view.topic != retry_topic(snapshot.group)]
+    topics = _topics_of(snapshot)
     if len(topics) != 1:
         raise UsageError(
             f"group {snapshot.group} reads {', '.join(topics) or 'no topic'}; say which by --topic"
