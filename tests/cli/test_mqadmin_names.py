@@ -34,6 +34,8 @@ HOWTOS = Path(__file__).parents[2] / "docs/howto"
         ("resetOffsetByTime -g G -t T -s now -f true", "group reset G --topic T --to latest"),
         ("resetOffsetByTime -g G -t T -s -1", "group reset G --topic T --to latest"),
         ("resetOffsetByTime -g G -t T -s 0", "group reset G --topic T --to earliest"),
+        # April 1970: ours would take as many digits for an offset.
+        ("resetOffsetByTime -g G -t T -s 9999999999", "group reset G --topic T --to earliest"),
         (
             "resetOffsetByTime -g G -t T -s 1700000000000",
             "group reset G --topic T --to 1700000000000",
