@@ -456,6 +456,61 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
     assert shown["snapshot"]["groups"] == 1
 
 
+def test_what_is_changed_at_one_cluster_stays_in_the_other(tmp_path: Path) -> None:
+    with EmbeddedCluster(flush="async") as first, starting() as start:
+        smq = Commands(first.name_server)
+        start(
+            *("broker", "--nameserver", first.name_server, "--port", "0", "--flush", "async"),
+            *("--broker-name", "broker-b", "--cluster-name", "other", "--data", str(tmp_path)),
+        )
+        wait_until("two clusters", lambda: len(smq.json("broker", "ls")) == 2, timeout_s=60)
+        smq("topic", "create", "T", "--queues", "2")
+        smq("topic", "create", "T_first", "--queues", "2", "--cluster", "DefaultCluster")
+        with (
+            Admin(name_server=first.name_server) as admin,
+            Producer("GID_p", name_server=first.name_server) as producer,
+        ):
+            for queue in admin.route("T").publish_queues:
+                producer.send(Message("T", b"x"), queue=queue)
+                admin.update_committed_offset("GID_both", queue, 1)
+            modes = ("group", "mode", "GID_both", "--topic", "T", "--mode", "pop")
+            there, here = ("--cluster", "other"), ("--cluster", "DefaultCluster")
+
+            changed = [
+                smq.json(*words, *there, "--yes")["changes"]
+                for words in (modes, ("topic", "update", "T", "--perm", "r"))
+            ]
+            wait_until(
+                "one broker that accepts messages",
+                lambda: {q.broker_name for q in admin.route("T").publish_queues} == {"broker-a"},
+            )
+            unknown = [
+                smq(*words, "--cluster", "othr", "--yes")
+                for words in (
+                    ("topic", "update", "T", "--perm", "w"),
+                    ("topic", "delete", "T"),
+                    ("group", "delete", "GID_both"),
+                )
+            ]
+            wrong = smq.json("topic", "delete", "T_first", *there, "--yes")
+            group = smq.json("group", "delete", "GID_both", *there, "--yes")
+            left = {(row["broker"], row["lag"]) for row in smq.json("group", "lag", "GID_both")}
+            topic = smq.json("topic", "delete", "T", *there, "--yes")
+            brokers = [row["broker"] for row in smq.json("topic", "show", "T")["brokers"]]
+            still = smq.json("group", "mode", "GID_both", *modes[3:], *here)["changes"]
+
+    assert [[row["broker"] for row in rows] for rows in changed] == [["broker-b"]] * 2
+    assert [(each.exit_code, "did you mean other?" in each.stderr) for each in unknown] == [
+        (2, True)
+    ] * 3
+    assert wrong == {"applied": False, "changes": []}
+    assert group["changes"] == [{"topic": "T", "queues": 2, "lag": 0}]
+    assert {("broker-a", 0)} <= left
+    assert [(row["broker"], row["messages"]) for row in topic["changes"]] == [("broker-b", 2)]
+    assert brokers == ["broker-a"]
+    assert [row["mode"] for row in still] == ["pull → pop"]
+
+
 def test_queues_to_write_are_taken_away_alone(smq: Commands) -> None:
     smq("topic", "create", "T_shrinks", "-q", "4")
 

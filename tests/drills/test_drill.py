@@ -27,9 +27,16 @@ from sparrowmq.drills.__main__ import main
 from sparrowmq.drills.drill import decode_report, encode_report
 from sparrowmq.drills.kinds import QUEUE_COUNTS, RATES, DrillKind
 from sparrowmq.drills.relay import Relay
-from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
+from sparrowmq.drills.stage import (
+    START_LIMIT_MS,
+    Change,
+    LateWork,
+    find_late_work,
+    list_changes,
+    set_stage,
+)
 from sparrowmq.processes.child_processes import Child
-from sparrowmq.processes.member_log import Assigned, MemberLog
+from sparrowmq.processes.member_log import Assigned, Delivery, MemberLog
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -88,7 +95,7 @@ def test_event_begins_before_what_it_does_however_late_its_call_returns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with set_stage(queue_count=4, rate=50) as stage:
-        stage.start_member("1")
+        stage.start_member("1", can_be_cut=True)
         stage.start_member("2")
         stage.wait("even shares", stage.is_balanced, limit_ms=START_LIMIT_MS)
         begun_ms = monotonic_ms()
@@ -107,6 +114,7 @@ def test_event_begins_before_what_it_does_however_late_its_call_returns(
         stage.settle()
         rebalance, changes = stage.measure(since_ms), stage.list_changes(since_ms)
 
+    assert not has_thread("drill-relay")
     assert [(c.member, c.queue_ids) for c in changes] == [("member-2", (0, 1, 2, 3))]
     assert (len(rebalance.moves), rebalance.longest_double_ms) == (2, 0)
     assert rebalance.settled_ms is not None
@@ -141,6 +149,18 @@ def test_queues_that_are_lost_are_no_part_of_a_change_shortly_before(tmp_path: P
         Change(0, "member-1", (0,), is_lost=False),
         Change(90, "member-1", (), is_lost=True),
     )
+
+
+def test_late_work_is_what_a_member_got_from_the_cut_to_the_healing() -> None:
+    times = {0: 99, 1: 100, 2: 150, 3: 199, 4: 200}
+    got = [Delivery(at_ms, 1, offset, "") for offset, at_ms in times.items()]
+    counts = {(1, offset): count for offset, count in enumerate([2, 2, 1, 3, 2])}
+
+    work = find_late_work(reversed(got), counts, cut_ms=100, healed_ms=200)
+    none = find_late_work(got[:1], counts, cut_ms=100, healed_ms=200)
+
+    assert work == LateWork(delivered=3, again=2, last_ms=99, healed_ms=100)
+    assert none == LateWork(delivered=0, again=0, last_ms=None, healed_ms=100)
 
 
 def test_relay_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ Tests: test_topics_and_groups.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 import typer
@@ -16,6 +17,7 @@ from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice, say_trou
 from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
+    ClusterOption,
     CommandCluster,
     GroupName,
     OneTopicOption,
@@ -23,6 +25,7 @@ from sparrowmq.cli.connecting import (
     SamplesInterval,
     TopicOption,
     complete_topic,
+    find_broker_names,
     naming_topic,
     on_cluster,
 )
@@ -285,6 +288,7 @@ def set_mode(
         int,
         typer.Option("--share", min=0, help="pop: members that share a queue; 0 shares all queues"),
     ] = 0,
+    cluster_name: ClusterOption = None,
     yes: Yes = False,
 ) -> None:
     """Set how a group's members consume a topic if they let the brokers divide it.
@@ -298,7 +302,12 @@ def set_mode(
     if mode.lower() not in ("pull", "pop"):
         raise UsageError(f"--mode {mode}: give pull or pop")
     operation = settings.plan_request_mode(
-        cluster.directory, name, topic, "POP" if mode.lower() == "pop" else "PULL", share=share
+        cluster.directory,
+        name,
+        topic,
+        "POP" if mode.lower() == "pop" else "PULL",
+        share=share,
+        cluster=cluster_name,
     )
     with naming_topic(cluster, topic):
         planned = [each for each in cluster.run(operation) if each.before != each.after]
@@ -323,7 +332,9 @@ def set_mode(
 
 @group.command("delete")
 @on_cluster
-def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> None:
+def delete_group(
+    cluster: CommandCluster, name: GroupName, cluster_name: ClusterOption = None, yes: Yes = False
+) -> None:
     """Delete a group: its settings, offsets, retries and dead letters.
 
     Refused while members are connected, because they would create the group again.
@@ -331,6 +342,8 @@ def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> 
     # The members at a broker that does not answer would make the group again.
     cluster.run(settings.find_group_settings(cluster.directory, name))
     snapshot = _look(cluster, name)
+    if cluster_name is not None:
+        snapshot = _look_at(snapshot, find_broker_names(cluster, cluster_name))
     members = _member_rows(snapshot)
     if members:
         raise UsageError(
@@ -345,7 +358,9 @@ def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> 
         rows,
         columns_of("topic", "queues", "lag"),
         is_confirmed=yes,
-        apply=lambda: cluster.run(settings.delete_group(cluster.directory, name)),
+        apply=lambda: cluster.run(
+            settings.delete_group(cluster.directory, name, cluster=cluster_name)
+        ),
         done=f"group {name} was deleted",
     )
 
@@ -463,6 +478,22 @@ def _lag_rows(snapshot: GroupSnapshot, topic: str | None) -> list[Json]:
         }
         for p in sorted(known, key=lambda p: (-p.lag, p.queue))
     ]
+
+
+def _look_at(snapshot: GroupSnapshot, broker_names: Collection[str]) -> GroupSnapshot:
+    """Return what a snapshot has of some brokers, for the rows of members and topics."""
+    last = replace(
+        snapshot.last,
+        brokers=tuple(each for each in snapshot.last.brokers if each.broker_name in broker_names),
+        progress=tuple(
+            each for each in snapshot.last.progress if each.queue.broker_name in broker_names
+        ),
+    )
+    topics = [
+        replace(each, queues=tuple(at for at in each.queues if at.broker_name in broker_names))
+        for each in snapshot.topics
+    ]
+    return replace(snapshot, samples=(last,), topics=tuple(each for each in topics if each.queues))
 
 
 def _behind_since(snapshot: GroupSnapshot, progress: Sequence[QueueProgress]) -> int | None:
