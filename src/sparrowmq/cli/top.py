@@ -289,9 +289,10 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to look; end by a signal as by a key, which gives the terminal back."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            end = partial(self.exit, return_code=128 + number)
-            asyncio.get_running_loop().add_signal_handler(number, end)
+        if sys.platform != "win32":
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                end = partial(self.exit, return_code=128 + number)
+                asyncio.get_running_loop().add_signal_handler(number, end)
         self._poller.start()
 
     def stop(self) -> None:
