@@ -189,7 +189,7 @@ class Machine:
         for offset in range(self.store.queues.max_offset(topic, 0)):
             entry = self.store.queues.entry(topic, 0, offset)
             assert entry is not None
-            found.append(decode_record(self.store.read_record(*entry[:2]) or b""))
+            found.append(decode_record(self.store.records.read(*entry[:2]) or b""))
         return found
 
     def saved_offset(self) -> int | None:

@@ -174,7 +174,7 @@ def test_a_record_in_a_body_is_not_a_message(rig: Any) -> None:
 
     replies = [rig.call(rig.connect(), code, given) for code, given in asked]
 
-    assert rig.store.read_record(position) is not None
+    assert rig.store.records.read(position) is not None
     assert [(reply.code, reply.body) for reply in replies] == 3 * [(1, None)]
 
 

@@ -323,7 +323,7 @@ def test_a_record_within_a_body_is_no_half_message(rig: Any) -> None:
         position=rig.store.appended_position + 88,
     )
     assert rig.send(rig.connect(), "T", encode_record(forged)).code == 0
-    assert encode_record(forged) == rig.store.read_record(forged.position)
+    assert encode_record(forged) == rig.store.records.read(forged.position)
 
     reply = end(rig, half, ROLLBACK, commitLogOffset=str(forged.position))
 

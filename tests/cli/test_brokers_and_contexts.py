@@ -100,6 +100,28 @@ def test_contexts_are_named_chosen_and_forgotten() -> None:
     assert "the default" in run("context", "show").stdout
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "is_said"),
+    [
+        ("NAMESRV_ADDR", "127.0.0.1:2", True),
+        ("SPARROWMQ_CONTEXT", "dev", True),
+        ("SPARROWMQ_CONTEXT", "prod", False),
+    ],
+)
+def test_a_variable_that_comes_before_the_context_in_use_is_said(
+    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, *, is_said: bool
+) -> None:
+    run("context", "set", "dev", "-n", "127.0.0.1:1")
+    monkeypatch.setenv(variable, value)
+
+    run("context", "set", "prod", "-n", "ns-1:9876")
+    lines = (("use", "prod"), ("set", "prod", "-n", "ns-2:9876"), ("ls",))
+    told = [run("context", *line).stderr for line in lines]
+
+    words = f"commands talk to {value}, as ${variable} is set"
+    assert [words in each for each in told] == [is_said] * 3
+
+
 def test_paths_of_a_context_hold_in_every_directory(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def smq(cluster: EmbeddedCluster) -> Commands:
             "CRITICAL: GID_abandoned: nobody consumes",
         ),
         (["-g", "GID_twins"], 2, "CRITICAL: GID_twins: 1 client id used twice"),
+        (["-g", "GID_abandoned", "--max-lag", "51"], 1, "WARNING: GID_abandoned: nobody consumes"),
         (["-g", "GID_fails"], 1, "WARNING: GID_fails: dead letters: 1 message, the last "),
         ([], 2, "CRITICAL: 1 broker, 4 groups, "),
         (["-g", "GID_works", "--max-disk", "0"], 2, "CRITICAL: broker-a: its disk is "),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 import sparrowmq
-from sparrowmq.cli.exit_codes import EXIT_INTERRUPTED
+from sparrowmq.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from sparrowmq.cli.main import _replace_closed_streams, build_app
 
 pytestmark = pytest.mark.slow
@@ -111,6 +116,37 @@ def test_lists_of_commands_cut_no_sentence() -> None:
         found = runner.invoke(app, [group, "--help"])
 
         assert "..." not in found.stdout.partition("Commands:")[2], group
+
+
+def test_examples_of_help_are_taken_as_they_are_printed(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    for name in ("secret", "flights.jsonl", "bird.png", "fixed.json", "order.json"):
+        (tmp_path / name).write_bytes(b"x")
+    app = build_app()
+
+    examples = list(examples_of(typer.main.get_command(app)))
+    codes = {shlex.join(each): CliRunner().invoke(app, each).exit_code for each in examples}
+
+    # Nothing is wrong but that no name server is there.
+    assert len(codes) > 30
+    assert {each: code for each, code in codes.items() if code != EXIT_FAILED} == {}
+
+
+def examples_of(command: Any) -> Iterator[list[str]]:
+    """Return the arguments of the examples in the help of commands that look at a cluster."""
+    for each in getattr(command, "commands", {}).values():
+        yield from examples_of(each)
+    if not any("--timeout" in option.opts for option in command.params):
+        return
+    for line in (command.help or "").partition("Examples:")[2].splitlines():
+        words = shlex.split(line, comments=True)
+        # A history of the night is not there either.
+        if "sparrowmq" in words and "--since" not in words:
+            words = words[words.index("sparrowmq") + 1 :]
+            yield list(itertools.takewhile(lambda word: word not in ("|", "||", ">"), words))
 
 
 def test_a_command_of_several_lists_them_if_none_is_given() -> None:

@@ -107,13 +107,18 @@ def test_what_is_not_there_is_said() -> None:
         cluster.create_topic("T_none", queues=1)
         smq = Commands(cluster.name_server)
 
-        unknown_id = smq("msg", "get", "00" * 16, "--topic", "T_none")
-        unknown_key = smq("msg", "find", "nothing", "--topic", "T_none")
-        unknown_place = smq("msg", "at", "T_none", "broker-a:0", "7")
+        lines = (
+            ("msg", "get", "00" * 16, "--topic", "T_none"),
+            ("msg", "find", "nothing", "--topic", "T_none"),
+            ("msg", "at", "T_none", "broker-a:0", "7"),
+        )
+        unknown_id, unknown_key, unknown_place = (smq(*line) for line in lines)
+        for_programs = [smq(*line, "--json").stdout for line in lines]
         empty = smq("tail", "T_none")
         dead = smq("dlq", "ls")
 
     assert [r.exit_code for r in (unknown_id, unknown_key, unknown_place, empty)] == [1, 1, 1, 0]
+    assert for_programs == ["[]\n"] * 3
     assert "queue broker-a:0 of T_none has no message at 7" in unknown_place.stderr
     assert "topic T_none has no message in this range" in empty.stderr
     assert f"no group has dead letters at {cluster.name_server}" in dead.stderr
@@ -375,7 +380,10 @@ def test_dead_letters_are_listed_shown_and_sent_again(
         )
         (letter,) = smq.json("dlq", "show", "GID_dead")
         assert (letter["body"], letter["keys"]) == ("hard to digest", ["d1"])
-        assert smq.json("dlq", "show", "GID_dead", "--key", "d2") == []
+        for wrong in (("--key", "d2"), ("--id", "NONE")):
+            none = smq("dlq", "show", "GID_dead", *wrong, "--json")
+            assert (none.exit_code, none.stdout) == (1, "[]\n")
+            assert "group GID_dead has no dead letter with" in none.stderr
         assert not smq.json("dlq", "resend", "GID_dead")["applied"]
         unknown = smq("dlq", "resend", "GID_dead", "--key", "d2", "--yes")
         assert (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -206,6 +208,18 @@ async def test_ctrl_c_ends_at_once_while_a_look_waits_for_its_second_sample(
         await pilot.press("ctrl+c")
 
     assert app.return_code == EXIT_INTERRUPTED
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_a_signal_gives_the_terminal_back(
+    cluster: EmbeddedCluster, number: signal.Signals
+) -> None:
+    async with screen_of(cluster) as (app, pilot):
+        await until("groups", pilot, lambda: len(names_of(app)) == 2)
+        os.kill(os.getpid(), number)
+        await until("the end", pilot, lambda: app.return_code is not None)
+
+    assert app.return_code == 128 + number
 
 
 async def test_a_cluster_that_goes_is_said_and_the_screen_stays(tmp_path: object) -> None:

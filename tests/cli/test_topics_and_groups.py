@@ -315,6 +315,25 @@ def test_members_that_are_connected_go_on_where_they_are_told(
         wait_until("all consumed again", lambda: len(bodies) == 6)
 
 
+def test_offsets_of_a_group_or_topic_that_is_not_meant_are_said(
+    smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
+) -> None:
+    fill(shared_cluster, "T_meant", [3])
+    fill(shared_cluster, "T_other", [2])
+    commit(admin, "GID_is_meant", "T_meant", [1])
+
+    lines = (("reset", "GID_is_ment", "--to", "earliest"), ("skip", "GID_is_ment"))
+    wrong = [smq("group", *line, "--topic", "T_meant", "--yes") for line in lines]
+    strange = smq("group", "skip", "GID_is_meant", "--topic", "T_other")
+    right = smq("group", "skip", "GID_is_meant", "--topic", "T_meant")
+
+    assert [each.exit_code for each in wrong] == [2, 2]
+    assert all("did you mean GID_is_meant?" in each.stderr for each in wrong)
+    assert "GID_is_ment" not in smq("group", "ls").stdout
+    words = "has no offset in T_other so far; it has in T_meant"
+    assert [words in each.stderr for each in (strange, right)] == [True, False]
+
+
 def test_a_short_number_to_reset_to_is_an_offset_and_a_long_one_a_time(smq: Commands) -> None:
     smq("topic", "create", "T_moment", "-q", "1")
     smq("send", "T_moment", stdin="1\n2\n3\n")
@@ -437,6 +456,61 @@ def test_looks_name_the_broker_that_does_not_answer_and_show_what_others_say(
     assert shown["snapshot"]["groups"] == 1
 
 
+def test_what_is_changed_at_one_cluster_stays_in_the_other(tmp_path: Path) -> None:
+    with EmbeddedCluster(flush="async") as first, starting() as start:
+        smq = Commands(first.name_server)
+        start(
+            *("broker", "--nameserver", first.name_server, "--port", "0", "--flush", "async"),
+            *("--broker-name", "broker-b", "--cluster-name", "other", "--data", str(tmp_path)),
+        )
+        wait_until("two clusters", lambda: len(smq.json("broker", "ls")) == 2, timeout_s=60)
+        smq("topic", "create", "T", "--queues", "2")
+        smq("topic", "create", "T_first", "--queues", "2", "--cluster", "DefaultCluster")
+        with (
+            Admin(name_server=first.name_server) as admin,
+            Producer("GID_p", name_server=first.name_server) as producer,
+        ):
+            for queue in admin.route("T").publish_queues:
+                producer.send(Message("T", b"x"), queue=queue)
+                admin.update_committed_offset("GID_both", queue, 1)
+            modes = ("group", "mode", "GID_both", "--topic", "T", "--mode", "pop")
+            there, here = ("--cluster", "other"), ("--cluster", "DefaultCluster")
+
+            changed = [
+                smq.json(*words, *there, "--yes")["changes"]
+                for words in (modes, ("topic", "update", "T", "--perm", "r"))
+            ]
+            wait_until(
+                "one broker that accepts messages",
+                lambda: {q.broker_name for q in admin.route("T").publish_queues} == {"broker-a"},
+            )
+            unknown = [
+                smq(*words, "--cluster", "othr", "--yes")
+                for words in (
+                    ("topic", "update", "T", "--perm", "w"),
+                    ("topic", "delete", "T"),
+                    ("group", "delete", "GID_both"),
+                )
+            ]
+            wrong = smq.json("topic", "delete", "T_first", *there, "--yes")
+            group = smq.json("group", "delete", "GID_both", *there, "--yes")
+            left = {(row["broker"], row["lag"]) for row in smq.json("group", "lag", "GID_both")}
+            topic = smq.json("topic", "delete", "T", *there, "--yes")
+            brokers = [row["broker"] for row in smq.json("topic", "show", "T")["brokers"]]
+            still = smq.json("group", "mode", "GID_both", *modes[3:], *here)["changes"]
+
+    assert [[row["broker"] for row in rows] for rows in changed] == [["broker-b"]] * 2
+    assert [(each.exit_code, "did you mean other?" in each.stderr) for each in unknown] == [
+        (2, True)
+    ] * 3
+    assert wrong == {"applied": False, "changes": []}
+    assert group["changes"] == [{"topic": "T", "queues": 2, "lag": 0}]
+    assert {("broker-a", 0)} <= left
+    assert [(row["broker"], row["messages"]) for row in topic["changes"]] == [("broker-b", 2)]
+    assert brokers == ["broker-a"]
+    assert [row["mode"] for row in still] == ["pull → pop"]
+
+
 def test_queues_to_write_are_taken_away_alone(smq: Commands) -> None:
     smq("topic", "create", "T_shrinks", "-q", "4")
 
@@ -445,6 +519,16 @@ def test_queues_to_write_are_taken_away_alone(smq: Commands) -> None:
 
     assert (planned["read_queues"], planned["write_queues"]) == ("4", "4 → 2")
     assert (broker["read_queues"], broker["write_queues"]) == (4, 2)
+
+
+def test_queues_that_are_no_longer_read_are_warned_of(smq: Commands) -> None:
+    smq("topic", "create", "T_unread_queues", "-q", "4")
+    options = (["--queues", "2"], ["--read-queues", "3"], ["--write-queues", "2"], ["-q", "5"])
+
+    told = [smq("topic", "update", "T_unread_queues", *each).stderr for each in options]
+
+    words = "lower --write-queues first"
+    assert [words in each for each in told] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -538,6 +622,8 @@ def test_reset_counts_what_is_skipped_and_what_comes_again_apart(
 
     assert "3 messages will be skipped, 2 will be delivered again" in dry.stderr
     assert "1 more queue would not change" in dry.stderr
+    one = smq("group", "reset", "GID_both_ways", "--to", "5", "--queue", "broker-a:2")
+    assert "1 message will be skipped, 0 will be delivered again" in one.stderr
 
 
 def test_settings_of_a_group_are_changed_one_by_one(smq: Commands) -> None:

@@ -90,8 +90,8 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"listener": Handler()}, "must be a function of (messages, context)"),
     ({"listener": lambda message: None}, "cannot be called as (messages, context)"),
     ({"listener": generator_listener}, "a function with `yield`"),
-    ({"listener": coroutine_listener}, "use the consumer whose name begins with Async"),
-    ({"listener": CoroutineHandler()}, "use the consumer whose name begins with Async"),
+    ({"listener": coroutine_listener}, "use the client whose name begins with Async"),
+    ({"listener": CoroutineHandler()}, "use the client whose name begins with Async"),
     ({"listener": functools.partial(coroutine_listener)}, "with Async"),
     ({"on_assign": coroutine_listener}, "on_assign is the coroutine function"),
     ({"on_revoke": lambda: None}, "on_revoke is"),
@@ -360,6 +360,17 @@ def test_consumer_that_gets_no_thread_may_be_started_again(
     consumer.start()
 
     assert "running" in repr(consumer)
+
+
+def test_check_that_is_a_coroutine_function_is_refused_as_a_producers() -> None:
+    async def check(message: MessageExt) -> TransactionState:
+        raise AssertionError
+
+    settings: dict[str, Any] = {"check": check}
+    with pytest.raises(ConfigError, match="check is the coroutine function") as caught:
+        TransactionProducer("GID_p", name_server="127.0.0.1:1", **settings)
+
+    assert "consumer" not in str(caught.value)
 
 
 def test_transactional_producer_that_gets_no_thread_may_be_started_again(

@@ -24,7 +24,7 @@ from sparrowmq.client.subscriber import (
 )
 from sparrowmq.client.transaction_outcomes import CheckFailed, EndFailed
 from sparrowmq.errors import InvokeTimeout, UnreadableMessage
-from sparrowmq.membership.actions import OffsetCorrected, QueueLost
+from sparrowmq.membership.actions import DrainTimedOut, OffsetCorrected, QueueLost
 from sparrowmq.model import MessageExt, MessageQueue, TransactionState, UnreadablePolicy
 
 QUEUE = MessageQueue("T", "broker-a", 3)
@@ -74,6 +74,15 @@ def test_failed_listener_is_logged_with_what_becomes_of_its_messages(
 
     (line,) = caplog.messages
     assert fate.format(queue=QUEUE) in line
+
+
+@pytest.mark.parametrize(("count", "messages"), [(1, "1 message,"), (2, "2 messages,")])
+def test_messages_that_listeners_still_have_are_counted(
+    caplog: pytest.LogCaptureFixture, count: int, messages: str
+) -> None:
+    NoticeLog("GID_x").report(DrainTimedOut(QUEUE, count))
+
+    assert f"while a listener still has {messages} to be delivered again" in caplog.messages[0]
 
 
 def test_dead_letter_is_logged_though_the_listener_failed_with_it_a_moment_ago(

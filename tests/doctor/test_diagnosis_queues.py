@@ -1166,6 +1166,27 @@ def test_q08_finds_what_somebody_moved_within_ten_minutes(
     assert "Q08" not in group.findings()
 
 
+@pytest.mark.parametrize(
+    ("moves", "consequence"),
+    [
+        (((0, 10, 40),), "30 messages may never be consumed by this group"),
+        (
+            ((0, 10, 40), (1, 90, 70)),
+            "20 messages may be consumed again; 30 messages may never be consumed by this group",
+        ),
+    ],
+)
+def test_q08_says_what_a_move_forward_skips(
+    seen_group: Group, moves: tuple[tuple[int, int, int], ...], consequence: str
+) -> None:
+    group = seen_group()
+    change = ProgressChange(group.snapshot().last.timestamp_ms, "set", "10.0.0.9:1", "T")
+    changes = (change._replace(moves=moves),)
+    group.now["broker-a"] = replace(group.now["broker-a"], changes=changes)
+
+    assert group.findings()["Q08"].consequence == consequence
+
+
 def test_findings_come_with_the_worst_first(seen_group: Group) -> None:
     group = seen_group([FIRST, SECOND, SECOND, "10.0.0.3@1", "10.0.0.4@1"])
     group.flow(2, then=(100, 90), now=(100, 60))

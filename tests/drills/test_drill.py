@@ -23,12 +23,20 @@ from typer.testing import CliRunner
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.cli.main import build_app
+from sparrowmq.drills.__main__ import main
 from sparrowmq.drills.drill import decode_report, encode_report
-from sparrowmq.drills.kinds import DrillKind
+from sparrowmq.drills.kinds import QUEUE_COUNTS, RATES, DrillKind
 from sparrowmq.drills.relay import Relay
-from sparrowmq.drills.stage import START_LIMIT_MS, Change, list_changes, set_stage
+from sparrowmq.drills.stage import (
+    START_LIMIT_MS,
+    Change,
+    LateWork,
+    find_late_work,
+    list_changes,
+    set_stage,
+)
 from sparrowmq.processes.child_processes import Child
-from sparrowmq.processes.member_log import Assigned, MemberLog
+from sparrowmq.processes.member_log import Assigned, Delivery, MemberLog
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -87,7 +95,7 @@ def test_event_begins_before_what_it_does_however_late_its_call_returns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with set_stage(queue_count=4, rate=50) as stage:
-        stage.start_member("1")
+        stage.start_member("1", can_be_cut=True)
         stage.start_member("2")
         stage.wait("even shares", stage.is_balanced, limit_ms=START_LIMIT_MS)
         begun_ms = monotonic_ms()
@@ -106,6 +114,7 @@ def test_event_begins_before_what_it_does_however_late_its_call_returns(
         stage.settle()
         rebalance, changes = stage.measure(since_ms), stage.list_changes(since_ms)
 
+    assert not has_thread("drill-relay")
     assert [(c.member, c.queue_ids) for c in changes] == [("member-2", (0, 1, 2, 3))]
     assert (len(rebalance.moves), rebalance.longest_double_ms) == (2, 0)
     assert rebalance.settled_ms is not None
@@ -140,6 +149,18 @@ def test_queues_that_are_lost_are_no_part_of_a_change_shortly_before(tmp_path: P
         Change(0, "member-1", (0,), is_lost=False),
         Change(90, "member-1", (), is_lost=True),
     )
+
+
+def test_late_work_is_what_a_member_got_from_the_cut_to_the_healing() -> None:
+    times = {0: 99, 1: 100, 2: 150, 3: 199, 4: 200}
+    got = [Delivery(at_ms, 1, offset, "") for offset, at_ms in times.items()]
+    counts = {(1, offset): count for offset, count in enumerate([2, 2, 1, 3, 2])}
+
+    work = find_late_work(reversed(got), counts, cut_ms=100, healed_ms=200)
+    none = find_late_work(got[:1], counts, cut_ms=100, healed_ms=200)
+
+    assert work == LateWork(delivered=3, again=2, last_ms=99, healed_ms=100)
+    assert none == LateWork(delivered=0, again=0, last_ms=None, healed_ms=100)
 
 
 def test_relay_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,3 +365,22 @@ def test_process_of_a_drill_prints_a_report_that_another_process_reads() -> None
     assert len(report.before.last.brokers[0].connections) == 3
     assert report.sent == report.consumed > 0
     assert encode_report(report) == ended.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed"), [("--queues", QUEUE_COUNTS), ("--rate", RATES)], ids=["queues", "rate"]
+)
+def test_process_of_a_drill_refuses_a_size_that_the_command_refuses(
+    option: str, allowed: range, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in (allowed[0] - 1, allowed[-1] + 1):
+        with pytest.raises(SystemExit) as ended:
+            main(["kill", option, str(value)])
+        assert ended.value.code == 2
+        assert f"{option} is {value}: it must be {allowed[0]} to {allowed[-1]}" in (
+            capsys.readouterr().err
+        )
+        refused = CliRunner().invoke(
+            build_app(), ["rebalance", "drill", "kill", option, str(value)]
+        )
+        assert refused.exit_code == 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from sparrowmq.nameserver.name_server import NameServer
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.remoting_server import bind
+from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 
 
 async def test_a_failed_tick_is_not_the_last(
@@ -86,3 +89,38 @@ async def test_first_write_after_a_damage_keeps_the_backup(tmp_path: Path) -> No
     server._turn()
     assert backup.read_bytes() == whole
     await server.stop()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_deletion_that_is_repeated_after_a_kill_holds_across_a_power_cut(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimulatedStorage(Random(seed))
+    monkeypatch.setattr(servers, "FileStorage", lambda _: disk)
+    root: Any = None
+    first = NameServerServer(root)
+    for value in ("1", "2"):
+        first._machine.kv_config.put("n", "k", value)
+        first._turn()
+    sync, is_killed = disk.sync_directory, False
+
+    def die(path: str) -> None:
+        raise PowerCut
+
+    # The process is killed once the file has its name, and before the deletion is acknowledged.
+    disk.sync_directory = die  # type: ignore[method-assign]
+    first._machine.kv_config.delete("n", "k")
+    try:
+        first._turn()
+    except PowerCut:
+        is_killed = True
+    disk.sync_directory = sync  # type: ignore[method-assign]
+    disk.kill()
+
+    second = NameServerServer(root)
+    second._machine.kv_config.delete("n", "k")
+    second._turn()
+    disk.lose_power()
+
+    assert is_killed
+    assert NameServerServer(root)._machine.kv_config.find("n", "k") is None

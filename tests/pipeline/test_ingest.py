@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import msgspec
 import pyarrow.dataset as ds
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Observation
@@ -32,6 +34,7 @@ from sparrowmq.cli.pipeline import _spark_reason
 from sparrowmq.client.assembly import make_publisher
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.blocking_admin import Admin
+from sparrowmq.client.faces.blocking_poll import PollConsumer
 from sparrowmq.client.faces.blocking_simple import SimpleConsumer
 from sparrowmq.client.operations.send import send_encoded_batch
 from sparrowmq.demo.flights import load_flights
@@ -43,10 +46,18 @@ from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.ingest import Batch, IngestSettings, job
 from sparrowmq.pipeline.ingest.body_parsing import parse_ddl, quoted, table_rows
 from sparrowmq.pipeline.ingest.compaction import compact
-from sparrowmq.pipeline.ingest.counts import Counts, Ledger, OffsetSpan, count_batch
+from sparrowmq.pipeline.ingest.counts import (
+    GAPS_MAX,
+    Counts,
+    Gap,
+    Ledger,
+    OffsetSpan,
+    count_batch,
+)
 from sparrowmq.pipeline.parquet import write_batch_parquet
 from sparrowmq.pipeline.running_query import run_query
 from sparrowmq.protocol.record import BatchEntry, encode_batch
+from sparrowmq.spark.checkpoint_offsets import encode_offsets
 from sparrowmq.spark.lag_listener import LagListener
 from sparrowmq.spark.local_session import clone_session
 from sparrowmq.spark.options import parse_options
@@ -60,6 +71,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 FLIGHTS = 240
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BAD = {
     b" ": "empty body",
     b"no flight": "not JSON",
@@ -652,14 +664,123 @@ def test_checksum_of_a_span_is_that_of_its_parts(middle: int) -> None:
 
 
 def test_latest_counts_are_those_of_the_highest_number(spark: SparkSession, tmp_path: Path) -> None:
-    ledger = Ledger(Files(spark, str(tmp_path)), str(tmp_path), checkpoint="", start={})
-    assert ledger.read_latest() == Counts()
+    out = str(tmp_path)
+    ledger = Ledger(Files(spark, out), out, checkpoint=f"{out}/checkpoint", start={})
+    assert (ledger.latest(), ledger.read(-1)) == (-1, Counts())
     for batch_id in range(11):
         ledger.write(batch_id, Counts(rows=batch_id))
 
-    assert ledger.read_latest().rows == 10
+    found = [ledger.read(batch_id) for batch_id in (ledger.latest(), 9)]
     # A replay of the last batch begins at those of the batch before.
-    assert ledger.read(9).rows == 9
+    assert [None if each is None else each.rows for each in found] == [10, 9]
+
+
+def batch_of(spark: SparkSession, rows: Sequence[tuple[int, bytes, int | None]]) -> DataFrame:
+    """What a read of topic T gives with a schema of n: (offset, body, field), None for a misfit."""
+    values = [
+        ("T", "b", 0, offset, "id", None, None, AT, AT, body, {"reason": "own", "kept": "yes"})
+        + ((None, "not JSON") if field is None else ((field,), None))
+        for offset, body, field in rows
+    ]
+    return clone_session(spark, job._CONF).createDataFrame(
+        values,
+        "topic string, brokerName string, queueId int, queueOffset bigint, msgId string, "
+        "keys string, tags string, bornTimestamp timestamp, storeTimestamp timestamp, body binary, "
+        "properties map<string,string>, bodyFields struct<n: int>, bodyError string",
+    )
+
+
+def sink_for(spark: SparkSession, out: Path, **changes: Any) -> job._Sink:
+    """The sink of an ingest whose batches 0 and 1 read the offsets 0 to 2 and 3 to 5."""
+    checkpoint = out / "checkpoint"
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True, exist_ok=True)
+    starts = [encode_offsets({MessageQueue("T", "b", 0): offset}) for offset in (0, 3, 6)]
+    for batch_id, offsets in enumerate(starts[1:]):
+        (checkpoint / "offsets" / f"{batch_id}").write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
+    values: dict[str, Any] = {"name_server": "a:1", "topic": "T", "out": str(out), **changes}
+    settings = IngestSettings(schema="n INT", **values)
+    ledger = Ledger(Files(spark, str(out)), str(out), checkpoint=str(checkpoint), start=starts[0])
+    return job._Sink(settings, parse_ddl("n INT"), ledger, None, is_filtered=False)
+
+
+BATCHES = ([(0, b"1", 1), (1, b"no", None), (2, b"3", 3)], [(3, b"[]", None), (5, b"6", 6)])
+
+
+def test_counts_that_are_lost_are_counted_again(spark: SparkSession, tmp_path: Path) -> None:
+    sink = sink_for(spark, tmp_path)
+    counts = tmp_path / "counts"
+    for batch_id, rows in enumerate(BATCHES):
+        sink(batch_of(spark, rows), batch_id)
+    wanted = sink.read_counts(spark, 1)
+    # What a power cut leaves of files whose content, or name, was not yet on the disk.
+    (counts / "0.json").unlink()
+    (counts / "1.json").write_text("")
+
+    sink(batch_of(spark, BATCHES[1]), 1)
+    replayed = sink.read_counts(spark, 1)
+    shutil.rmtree(counts)
+    (tmp_path / "checkpoint" / "commits" / "1").touch()
+    found = sink.read_counts(spark, sink.ledger.latest())
+
+    assert (wanted.offsets, wanted.rows, wanted.put_aside) == (6, 3, 2)
+    # Offset 4 never came.
+    assert list(wanted.gaps) == [Gap(1, "T", "b", 0, 3, 6, 2)]
+    assert wanted.by_date == {"2026-03-01": 3}
+    assert [each.messages for each in wanted.reasons] == [2]
+    assert replayed == wanted
+    assert list(found.gaps) == [Gap(1, "T", "b", 0, 0, 6, 5)]
+    assert [each[:2] for each in map(msgspec.structs.astuple, found.reasons)] == [("not JSON", 2)]
+    assert replace(found, gaps=(), reasons=()) == replace(wanted, gaps=(), reasons=())
+
+
+def test_reasons_add_up_over_batches_and_the_newest_gaps_are_kept(spark: SparkSession) -> None:
+    def put_aside(*rows: tuple[int, str, str]) -> DataFrame:
+        values = ", ".join(f"({offset}L, '{body}', '{reason}')" for offset, body, reason in rows)
+        return spark.sql(
+            "select 'T' as topic, 'b' as brokerName, 0 as queueId, queueOffset, "
+            f"binary(body) as body, reason from values {values} as t(queueOffset, body, reason)"
+        )
+
+    queue, old = MessageQueue("T", "b", 0), Gap(0, "T", "b", 0, 0, 1, 0)
+    before = Counts(rows=5, by_date={"2026-03-01": 5}, gap_count=250, gaps=[old] * GAPS_MAX)
+    first = put_aside((0, "x", "not JSON"), (1, "", "empty body"), (2, "z", "not JSON"))
+    second = put_aside((3, "y", "not JSON"), (4, "1", "not UTF-8"))
+    counts = count_batch(None, first, 1, before, {queue: OffsetSpan(0, 3)})
+
+    counts = count_batch(None, second, 2, counts, {queue: OffsetSpan(3, 6)})
+
+    assert [(each.reason, each.messages) for each in counts.reasons] == [
+        ("not JSON", 3),
+        ("empty body", 1),
+        ("not UTF-8", 1),
+    ]
+    assert counts.reasons[0].example in ("x", "z")
+    assert (counts.rows, counts.put_aside, counts.offsets) == (5, 5, 6)
+    assert (counts.by_date, counts.gap_count) == ({"2026-03-01": 5}, 251)
+    assert counts.gaps == [*[old] * (GAPS_MAX - 1), Gap(2, "T", "b", 0, 3, 6, 2)]
+
+
+def test_a_dead_letter_has_the_jobs_reason_and_nothing_of_it_stays_in_memory(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    def cached() -> int:
+        context: Any = spark.sparkContext
+        return int(context._jsc.getPersistentRDDs().size())
+
+    before = cached()
+    sink = sink_for(spark, tmp_path, name_server=cluster.name_server, dlq_group="GID_again")
+    sink(batch_of(spark, BATCHES[0]), 0)
+
+    with PollConsumer(
+        "GID_reads", "%DLQ%GID_again", name_server=cluster.name_server, start="first"
+    ) as consumer:
+        letter = next(iter(consumer))
+    assert (letter.body, letter.properties["reason"]) == (b"no", "not JSON")
+    assert letter.properties["kept"] == "yes"
+    assert (sink.read_counts(spark, 0).put_aside, cached()) == (1, before)
+    shutil.rmtree(tmp_path / "counts")
+    assert sink.read_counts(spark, 0).put_aside == 1
 
 
 def test_a_directory_of_another_ingest_is_refused(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,12 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from local_files import LocalFiles
 from sparrowmq.cli.main import build_app
 from sparrowmq.cli.pipeline import _Options, _print_result
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline import ingest
-from sparrowmq.pipeline.ingest import IngestSettings
+from sparrowmq.pipeline.ingest import IngestSettings, job
 from sparrowmq.pipeline.ingest.counts import Counts
 from sparrowmq.pipeline.ingest.job import IngestResult
 from sparrowmq.spark.bounds import OffsetChoice, StartChoice
@@ -105,6 +108,24 @@ def test_wrong_paths_of_a_command(arguments: str, out: str, words: str) -> None:
     assert words in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert SparkSession.getActiveSession() is session
+
+
+@pytest.mark.parametrize("left", [None, "", '{"topic": "T", "dateColumn'])
+def test_an_ingest_whose_settings_are_gone_or_torn_keeps_its_checkpoint(
+    tmp_path: Path, left: str | None
+) -> None:
+    for name in ("checkpoint/offsets/0", "counts/0.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    if left is not None:
+        (tmp_path / "ingest.json").write_text(left)
+    settings = IngestSettings(name_server="127.0.0.1:1", topic="T", out=str(tmp_path))
+    files: Any = LocalFiles()
+
+    with pytest.raises(ConfigError, match=f"{tmp_path}/ingest.json is gone, so this run would"):
+        job._claim(files, settings, None)
+
+    assert (tmp_path / "checkpoint/offsets/0").exists()
 
 
 def test_no_secret_shows_in_a_result(capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,6 +143,39 @@ def test_what_goes_wrong_is_one_line(cluster: EmbeddedCluster, tmp_path: Path) -
     assert (nowhere[0], len(nowhere[2].splitlines())) == (3, 1)
 
 
+def test_a_group_that_is_left_out_is_named(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    with Admin(name_server=cluster.name_server) as admin:
+        admin.update_committed_offset("GID_known", MessageQueue("orders", "broker-a", 0), 0)
+    groups = ("-g", "GID_known", "-g", "GID_unknown")
+
+    code, _, stderr = run("-n", cluster.name_server, "-o", str(tmp_path), *groups)
+
+    assert code == 0, stderr
+    assert "group GID_unknown was left out: no broker knows" in stderr
+    assert "1 groups, 0 members" in stderr
+
+
+def test_rows_have_the_offsets_and_the_members_without_a_queue() -> None:
+    five = dict.fromkeys("abcde", 1)
+    offsets = {Q0: 90, Q1: 100, QUEUES[2]: 110, Q3: 120}
+    view = view_at(1_000, members=five, offsets=offsets, lag=7)
+
+    tables = tables_of([replace(view.snapshot, reports=())], timestamp_ms=5)
+
+    rows = tables["queues"].to_pylist()
+    names = ("brokerOffset", "consumerOffset", "lag", "members", "idleMembers", "isDisputed")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (97, 90, 7, 5, 1, False),
+        *((offset, offset, 0, 5, 1, False) for offset in (100, 110, 120)),
+    ]
+    assert [row["owners"] for row in rows] == [["a"], ["b"], ["c"], ["d"]]
+    two = replace(view_at(1_000, members={"a": 1, "b": 1}).snapshot, reports=())
+    shared = tables_of([two], timestamp_ms=5)["queues"].to_pylist()
+    assert [(row["members"], row["idleMembers"]) for row in shared] == [(2, 0)] * 4
+    assert sorted(row["clientId"] for row in tables["members"].to_pylist()) == list("abcde")
+    assert {row["snapshotTimestamp"].timestamp() for row in rows} == {0.005}
+
+
 def test_a_directory_may_have_the_name_of_a_url(
     cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

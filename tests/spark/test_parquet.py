@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,6 +122,54 @@ def test_a_merge_that_lost_rows_replaces_no_batch(
         compact(spark, str(table), checkpoint=str(tmp_path / "checkpoint"), partition_by="month")
 
     assert sorted(path.name for path in table.glob("batchId=*")) == ["batchId=0", "batchId=1"]
+    assert sorted(pq.read_table(table)["id"].to_pylist()) == [0, 1]
+
+
+@pytest.mark.parametrize("is_compaction", [False, True])
+def test_a_batch_is_on_the_disk_before_it_gets_its_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compaction: bool
+) -> None:
+    table, commits = tmp_path / "table", tmp_path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    frames = [spark.createDataFrame([(number, 1)], "id int, month int") for number in range(2)]
+    write_by_query("query-1", frames[0], 0, table)
+    if is_compaction:
+        write_by_query("query-1", frames[1], 1, table)
+        for number in range(2):
+            (commits / str(number)).touch()
+        # A merge that was killed in its midst.
+        frames[0].write.parquet(f"{table}/_writing/compacted")
+    sync, move, remove = os.fsync, Files.move, Files.remove
+    synced: set[Path] = set()
+    lacking: list[set[str]] = []
+
+    def note_sync(descriptor: int) -> None:
+        synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def note_move(files: Files, source: str, target: str) -> None:
+        new = Path(f"{table}/_writing/compacted" if is_compaction else source)
+        wanted = {new, *new.rglob("*"), *table.glob("_compaction.json.fresh")}
+        lacking.append({str(path) for path in wanted - synced})
+        synced.discard(table)
+        move(files, source, target)
+
+    def note_removal(files: Files, path: str) -> None:
+        if path.endswith("_compacted") and table not in synced:
+            lacking.append({path})
+        remove(files, path)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Files, "move", note_move)
+    monkeypatch.setattr(Files, "remove", note_removal)
+    if is_compaction:
+        compact(spark, str(table), checkpoint=str(tmp_path / "checkpoint"), partition_by="month")
+    else:
+        write_by_query("query-1", frames[1], 1, table)
+
+    assert lacking == [set()] * len(lacking)
+    assert len(lacking) == (3 if is_compaction else 1)
+    assert table / "_compaction.json.fresh" in synced or not is_compaction
     assert sorted(pq.read_table(table)["id"].to_pylist()) == [0, 1]
 
 

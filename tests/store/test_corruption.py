@@ -13,6 +13,7 @@ from small_stores import SMALL, all_records, flush, open_store
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.protocol.record import Record
 from sparrowmq.store import FlushMode, MessageStore, PutStatus, RecoveryReport
+from sparrowmq.store.recovery import LostFile
 
 FLIPS = 400
 
@@ -219,3 +220,42 @@ def test_salvage_cuts_the_log_at_the_damage(
     assert f"T:0 {lost['T', 0]}, T:1 {lost['T', 1]}" in loss
     assert store.appended_position == 4096
     assert store.put(new_record(b"new"), timestamp_ms=1).status is PutStatus.PUT_OK
+
+
+@pytest.mark.parametrize("is_abort", [True, False])
+@pytest.mark.parametrize("size", [None, 1000], ids=["missing", "cut"])
+def test_start_names_a_file_that_the_log_lost_and_the_others_are_read(
+    size: int | None, is_abort: bool, storage: Any, new_record: Callable[..., Record]
+) -> None:
+    config = replace(SMALL, verify_bytes=0)
+    store = open_store(storage, config)
+    for number in range(60):
+        store.put(new_record(b"%d" % number + b"x" * 100), timestamp_ms=number)
+    flush(store)
+    records = all_records(store)
+    store.close()
+    if is_abort:
+        storage.create("abort", size=0)
+    path = "commitlog/00000000000000004096"
+    if size is None:
+        storage.remove(path)
+    else:
+        storage.inodes[path].data = storage.inodes[path].data[:size]
+    # Of a cut file the records before the cut are kept.
+    lost = range(4096 + (size or 0) + 1, 8192 + 1)
+    kept = [each for each in records if each.position + each.size not in lost]
+    assert len(kept) < len(records)
+
+    store = MessageStore(storage, config)
+    report = store.load(timestamp_ms=1)
+
+    in_file = [each.queue_offset for each in records if 4096 <= each.position < 8192]
+    first, last = in_file[0], in_file[-1]
+    assert report.lost_files == (LostFile(path, ((("T", 0), first, last + 1),)),)
+    assert f"{path} of the log was missing or cut" in (report.describe_loss() or "")
+    assert f"T:0 {first} to {last};" in (report.describe_loss() or "")
+    again = MessageStore(storage.kill(), config)
+    assert again.load(timestamp_ms=1).describe_loss() is None
+    for each in (store, again):
+        found = [each.records.read_message("T", 0, offset) for offset in range(len(records))]
+        assert [record.body for record in found if record] == [record.body for record in kept]

@@ -155,7 +155,7 @@ def test_files_go_whose_messages_are_all_older_and_everything_follows(
     assert work.position == kept[0].position == 4096 * (kept[0].position // 4096)
     too_small = store.queues.get("T", 0, queue_offset=low - 1, count_max=1, bytes_max=1)
     assert (too_small.status, too_small.next_offset) == (GetStatus.OFFSET_TOO_SMALL, low)
-    assert store.read_record(0) is None
+    assert store.records.read(0) is None
     assert [query(store, "k0"), query(store, f"k{low - 1}")] == [0, 0]
     assert query(store, f"k{low}") > 0
     assert low == store.queues.offset_by_time("T", 0, 0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -355,6 +356,19 @@ def test_directory_whose_lock_cannot_be_made_is_not_held(tmp_path: Path) -> None
 
     storage.lock()
     storage.unlock()
+
+
+def test_lock_that_a_full_disk_does_not_take_is_named(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large") as caught:
+            storage.lock()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert caught.value.filename == str(tmp_path / "lock")
 
 
 def test_directory_held_as_java_holds_it_is_refused(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_sync_store_shows_nothing_before_it_is_on_the_disk(
     put = store.put(new_record(b"a"), timestamp_ms=1)
     assert store.dispatch() == []
     assert store.queues.max_offset("T", 0) == 0
-    assert store.read_record(0) is None
+    assert store.records.read(0) is None
     work = store.flush_work()
     assert work is not None
     late = store.put(new_record(b"b"), timestamp_ms=1)
@@ -270,7 +270,7 @@ def test_half_and_rolled_back_messages_get_no_queue_entry(
     assert [put.queue_offset for put in puts] == [0, 0, 0, 1]
     assert [puts[1].position, puts[3].position] == [d.position for d in dispatched]
     assert store.queues.max_offset("T", 0) == 2
-    assert store.read_record(puts[0].position) is not None
+    assert store.records.read(puts[0].position) is not None
 
 
 def test_delayed_messages_carry_their_delivery_time(
@@ -293,7 +293,7 @@ def test_record_ends_with_the_checksum_of_apache_5(
 ) -> None:
     store.put(new_record(b"x", properties="A\x01b"), timestamp_ms=1)
     flush(store)
-    data = store.read_record(0)
+    data = store.records.read(0)
     assert data is not None
 
     digits = f"{crc32(data[:-20]) & 0x7FFFFFFF:010d}"[::-1]
@@ -306,11 +306,11 @@ def test_record_read_back_and_put_again_has_one_checksum(
 ) -> None:
     store.put(new_record(b"x", properties="A\x01b\x02"), timestamp_ms=1)
     flush(store)
-    data = store.read_record(0)
+    data = store.records.read(0)
     assert data is not None
     again = store.put(decode_record(data), timestamp_ms=2)
     flush(store)
-    data = store.read_record(again.position)
+    data = store.records.read(again.position)
     assert data is not None
 
     assert data.count(b"__CRC32#") == 1
@@ -336,7 +336,7 @@ def test_longest_properties_are_stored_and_survive(
     flush(store)
     store = open_store(storage.kill(), config)
 
-    data = store.read_record(0)
+    data = store.records.read(0)
     assert data is not None
     assert properties == decode_record(data).properties[:size]
 
@@ -356,7 +356,7 @@ def test_property_whose_name_ends_like_the_checksum_s_is_kept_and_damages_nothin
     store = MessageStore(storage.kill(), config)
     report = store.load(timestamp_ms=1)
 
-    data = store.read_record(0)
+    data = store.records.read(0)
     assert (report.record_count, report.is_torn) == (1, False)
     assert data is not None
     assert properties == decode_record(data).properties
@@ -366,13 +366,13 @@ def test_read_record_finds_whole_records_only(store: MessageStore, new_record: N
     put = store.put(new_record(b"abc"), timestamp_ms=1)
     flush(store)
 
-    assert put.end_position == len(store.read_record(0) or b"")
-    assert store.read_record(0, put.end_position) is not None
+    assert put.end_position == len(store.records.read(0) or b"")
+    assert store.records.read(0, put.end_position) is not None
     assert [
-        store.read_record(0, put.end_position - 1),
-        store.read_record(1),
-        store.read_record(put.end_position),
-        store.read_record(-5),
+        store.records.read(0, put.end_position - 1),
+        store.records.read(1),
+        store.records.read(put.end_position),
+        store.records.read(-5),
     ] == [None] * 4
 
 
@@ -393,7 +393,7 @@ def test_ipv6_hosts_are_stored(storage: Any, store: MessageStore) -> None:
 
     assert report.record_count == 1
     assert store.queues.earliest_timestamp("T", 0) == 77
-    data = store.read_record(0)
+    data = store.records.read(0)
     assert data is not None
     assert host == decode_record(data).born_host
     assert (0, record.size, tags_code("q")) == store.queues.entry("T", 0, 0)
@@ -404,7 +404,7 @@ def test_attempts_are_added_up_to_the_largest_number(
 ) -> None:
     store.put(new_record(b"x", reconsume_times=2**31 - 3), timestamp_ms=1)
     flush(store)
-    data = store.read_record(0) or b""
+    data = store.records.read(0) or b""
 
     found = [decode_record(add_attempts(data, count)).reconsume_times for count in (1, 2, 3, 99)]
     assert found == [2**31 - 2, 2**31 - 1, 2**31 - 1, 2**31 - 1]

@@ -71,7 +71,7 @@ def check_index(store: MessageStore, seed: int) -> None:
             store.queues.min_offset(topic, queue_id), store.queues.max_offset(topic, queue_id)
         ):
             entry = store.queues.entry(topic, queue_id, offset)
-            record = decode_record(store.read_record(*entry[:2]) or b"") if entry else None
+            record = decode_record(store.records.read(*entry[:2]) or b"") if entry else None
             assert record is not None, f"seed {seed}"
             # Without a checksum of the whole record its properties may be torn.
             for key in parse_properties(record.properties).get("KEYS", "").split():

@@ -335,7 +335,7 @@ class Broker:
             state.store.sweep(_QUEUES_SWEPT_MAX, has_topic=self._has_topic)
         except OSError as error:
             errors["messages for the index"] = error.with_traceback(None)
-        if damaged := state.store.take_damaged():
+        if damaged := state.store.records.take_damaged():
             more = len(damaged) - _DAMAGED_NAMED_MAX
             text = "damaged records are passed over: " + ", ".join(damaged[:_DAMAGED_NAMED_MAX])
             outputs.append(Fact(f"{text} and {more} more" if more > 0 else text, error=True))

@@ -123,7 +123,7 @@ class DelaySchedule:
                 self._due_timestamp_ms[level] = due_ms
                 break
             self._due_timestamp_ms[level] = 0
-            record = self._restore(store.read_message(SCHEDULE_TOPIC, queue_id, offset))
+            record = self._restore(store.records.read_message(SCHEDULE_TOPIC, queue_id, offset))
             was_put = (
                 record is not None and before is not None and before.has(record, due_ms=due_ms)
             )

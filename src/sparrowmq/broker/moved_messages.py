@@ -28,5 +28,5 @@ def put_moved(
     """
     status = store.put(record, timestamp_ms=timestamp_ms).status
     if status is PutStatus.MESSAGE_ILLEGAL:
-        store.note_damaged(*waited_at)
+        store.records.note_damaged(*waited_at)
     return status

@@ -157,7 +157,7 @@ def _read_log(state: BrokerState, offset: int, end: int) -> Iterator[PopChange]:
             try:
                 record = decode_record(found.records, at)
             except ProtocolError:
-                state.store.note_damaged(POP_LOG_TOPIC, 0, log_offset)
+                state.store.records.note_damaged(POP_LOG_TOPIC, 0, log_offset)
                 return
             at += record.size
             yield from decode_pop_changes(record.body)

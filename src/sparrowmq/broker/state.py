@@ -273,7 +273,7 @@ class BrokerState:
         The message's queue must lead to it: a body may hold what looks like a record, of any topic,
         with the messages behind it as its properties.
         """
-        data = self.store.read_record(position) or b""
+        data = self.store.records.read(position) or b""
         for topic, queue_id, queue_offset in scan_records(data):
             entry = self.store.queues.entry(topic, queue_id, queue_offset)
             if entry is not None and entry[:2] == (position, len(data)):

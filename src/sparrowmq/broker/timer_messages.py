@@ -312,7 +312,7 @@ class TimerMessages:
         return self._before.has(record, due_ms=_out_ms(properties) - SLOT_MS)
 
     def _record(self, offset: int) -> Record | None:
-        return self._store.read_message(TIMER_TOPIC, 0, offset)
+        return self._store.records.read_message(TIMER_TOPIC, 0, offset)
 
     def _advance(self, timestamp_ms: int) -> None:
         """Move `begin` over what is done; store the first waiting messages again that are old."""

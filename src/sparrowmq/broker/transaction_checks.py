@@ -182,7 +182,7 @@ class TransactionChecks:
 
     def read(self, half_offset: int) -> Record | None:
         """Return the half message at an offset, None if no message can be read there."""
-        return self._store.read_message(TRANS_HALF_TOPIC, 0, half_offset)
+        return self._store.records.read_message(TRANS_HALF_TOPIC, 0, half_offset)
 
     def _begin(self, offsets: ConsumerOffsets) -> _Round:
         half_end = self._store.queues.max_offset(TRANS_HALF_TOPIC, 0)
@@ -234,7 +234,7 @@ class TransactionChecks:
             try:
                 record = decode_record(found.records, at)
             except ProtocolError:
-                self._store.note_damaged(TRANS_OP_HALF_TOPIC, 0, op_offset)
+                self._store.records.note_damaged(TRANS_OP_HALF_TOPIC, 0, op_offset)
                 current.op_offset = op_offset + 1
                 return current.op_offset >= found.max_offset
             at += record.size

@@ -59,12 +59,13 @@ def show_config(
 ) -> None:
     """Show a broker's settings, or change some of them while the broker runs.
 
-    Only Apache's brokers accept changes over the network; SparrowMQ's brokers refuse them.
+    SparrowMQ's brokers change only some settings over the network, and only until they stop; their
+    refusal of another names these.
 
     \b
     Examples:
       sparrowmq broker config broker-a
-      sparrowmq broker config broker-a enablePropertyFilter=true --yes
+      sparrowmq broker config broker-a fileReservedTime=48 --yes
     """
     at = cluster.run(brokers.find_broker(cluster.directory, name))
     known = cluster.run(brokers.broker_config(cluster.directory, at))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
 from typing import Annotated, NamedTuple
 
@@ -28,6 +28,8 @@ from sparrowmq.errors import UsageError
 from sparrowmq.model.plain_text import escape
 from sparrowmq.words import Phrase, count_of
 
+# The lag in messages that gives a warning, unless a lower one is critical.
+WARN_LAG = 10_000
 # The faults for which `check` prints the command that says more.
 COMMANDS_SHOWN_MAX = 3
 
@@ -54,8 +56,14 @@ def check(
     cluster: CommandCluster,
     group: GroupsOption = None,
     warn_lag: Annotated[
-        int, typer.Option("--warn-lag", min=1, help="lag in messages that gives a warning")
-    ] = 10_000,
+        int | None,
+        typer.Option(
+            "--warn-lag",
+            min=1,
+            help="lag in messages that gives a warning; by default 10000, or --max-lag if that is "
+            "less",
+        ),
+    ] = None,
     max_lag: Annotated[
         int, typer.Option("--max-lag", min=1, help="lag in messages that is critical")
     ] = 100_000,
@@ -88,6 +96,8 @@ def check(
       sparrowmq check --max-lag 5000
       sparrowmq check --group GID_board || page-somebody
     """
+    if warn_lag is None:
+        warn_lag = min(WARN_LAG, max_lag)
     if warn_lag > max_lag:
         raise UsageError(f"--warn-lag {warn_lag} is more than --max-lag {max_lag}")
     wanted = group or []
@@ -100,6 +110,18 @@ def check(
             troubles.append(trouble)
     troubles.sort(key=lambda trouble: -trouble.health)
     health = troubles[0].health if troubles else Health.OK
+    _print(cluster, seen, chosen, health, troubles)
+    raise typer.Exit(health)
+
+
+def _print(
+    cluster: CommandCluster,
+    seen: Overview,
+    chosen: Sequence[GroupOverview],
+    health: Health,
+    troubles: Sequence[Trouble],
+) -> None:
+    """Print the health and the troubles, the worst first."""
     lag = sum(each.lag for each in chosen)
     if cluster.as_json:
         found = [{"health": t.health.name, "what": t.what, "why": t.why} for t in troubles]
@@ -118,7 +140,6 @@ def check(
         for trouble in troubles[:COMMANDS_SHOWN_MAX]:
             label = words().phrase(trouble.command.label)
             say(f"{label}: {trouble.command.write(cluster.options)}")
-    raise typer.Exit(health)
 
 
 def _choose(seen: Overview, wanted: Collection[str]) -> list[GroupOverview]:

@@ -25,6 +25,7 @@ from sparrowmq.cli.option_sets import declare, options_of, parameters_of, take, 
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.groups import look_at_groups
+from sparrowmq.client.operations.routes import find_brokers
 from sparrowmq.client.operations.topics import list_topics
 from sparrowmq.errors import (
     ConnectFailed,
@@ -125,6 +126,9 @@ GroupsOption = Annotated[
         help="only this group; may be repeated",
         autocompletion=complete_group,
     ),
+]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", help="only at the brokers of this cluster")
 ]
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="the consumer group", autocompletion=complete_group)
@@ -266,6 +270,13 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
             command(**{cluster_parameter.name: cluster}, **given)
 
     return declare(start, command, [*own, *options_of(ConnectionOptions), *options_of(_Output)])
+
+
+def find_broker_names(cluster: CommandCluster, name: str | None) -> set[str]:
+    """Return the brokers of one of the clusters, or of all. Raises: UsageError for another name."""
+    servers, timeout_ms = cluster.directory.name_servers, cluster.directory.timeout_ms
+    found = cluster.run(find_brokers(servers, cluster=name, timeout_ms=timeout_ms))
+    return {broker.name for broker in found}
 
 
 @contextmanager

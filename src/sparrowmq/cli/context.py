@@ -20,6 +20,7 @@ from sparrowmq.cli.contexts import (
     choose_context,
     contexts_path,
     read_contexts,
+    variable_before,
     write_contexts,
 )
 from sparrowmq.cli.exit_codes import reporting_errors, say
@@ -60,6 +61,8 @@ def list_contexts(as_json: AsJson = False) -> None:
             print_rows(
                 rows, columns, empty="there is no context; `sparrowmq context set` makes one"
             )
+            if found.current:
+                _say_what_comes_before(found.current)
 
 
 @context.command("show")
@@ -145,6 +148,16 @@ def set_context(
         current = found.current or name
         write_contexts(contexts_path(), structs.replace(found, contexts=contexts, current=current))
         say(f"context {name} is {changed.name_server}; {current} is in use")
+        _say_what_comes_before(current)
+
+
+def _say_what_comes_before(current: str) -> None:
+    """Say that a variable, and not the context in use, has commands talk to a cluster."""
+    if variable := variable_before(current, os.environ):
+        say(
+            f"but commands talk to {os.environ[variable]}, as ${variable} is set and comes before "
+            f"the context in use; unset it, or give --context {current}"
+        )
 
 
 def _absolute(path: str | None) -> str | None:
@@ -159,7 +172,8 @@ def use_context(name: Name) -> None:
         found = read_contexts(contexts_path())
         chosen = found.get(name)
         write_contexts(contexts_path(), structs.replace(found, current=name))
-        say(f"commands talk to {name} at {chosen.name_server}")
+        say(f"context {name} is in use: {chosen.name_server}")
+        _say_what_comes_before(name)
 
 
 @context.command("delete")

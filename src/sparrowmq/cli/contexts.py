@@ -209,6 +209,13 @@ def choose_context(
     return replace(chosen, context=context)
 
 
+def variable_before(current: str, environ: Mapping[str, str]) -> str | None:
+    """Return the variable that has commands talk to another cluster than the context in use."""
+    if name := environ.get("SPARROWMQ_CONTEXT"):
+        return None if name == current else "SPARROWMQ_CONTEXT"
+    return "NAMESRV_ADDR" if environ.get("NAMESRV_ADDR") else None
+
+
 def _choose_by_name(name: str | None, environ: Mapping[str, str]) -> Chosen:
     source = "--context" if name else "$SPARROWMQ_CONTEXT"
     name = name or environ.get("SPARROWMQ_CONTEXT")

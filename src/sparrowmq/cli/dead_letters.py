@@ -9,7 +9,7 @@ import typer
 from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, carry_out
 from sparrowmq.cli.connecting import CommandCluster, GroupName, on_cluster
-from sparrowmq.cli.exit_codes import say, say_missing
+from sparrowmq.cli.exit_codes import EXIT_FOUND, say, say_missing
 from sparrowmq.cli.message_view import BodyFormat
 from sparrowmq.cli.messages import (
     COPY_COLUMNS,
@@ -93,9 +93,13 @@ def show_dlq(
       sparrowmq dlq show GID_board --key order-4711
       sparrowmq dlq show GID_board --id 7F0000010001... --format raw > order.json
     """
-    letters, _ = _dead_letters(cluster, group, chosen)
+    letters, unreadable = _dead_letters(cluster, group, chosen)
     resends = cluster.run(find_resends(cluster.directory, group, letters)) if letters else {}
     print_messages(cluster, letters, body_format, resends)
+    if not letters and (chosen.key is not None or chosen.msg_id is not None):
+        # A file that the bytes of the letter were to come into is empty now.
+        say(f"group {group} has no dead letter{_named(chosen, unreadable)}")
+        raise typer.Exit(EXIT_FOUND)
 
 
 @dlq.command("resend")
@@ -129,10 +133,7 @@ def resend(
         raise UsageError(
             f"{len(letters)} dead letters would get one body; choose one by --id or --key"
         )
-    msg_id, key = chosen.msg_id, chosen.key
-    named = f" with id {msg_id}" if msg_id else "" if key is None else f" with key {key!r}"
-    if unreadable:
-        named += f" that can be read; {count_of(unreadable, 'message')} cannot be read"
+    named = _named(chosen, unreadable)
     if left_out := len(found) - len(letters):
         say(f"left out: {count_of(left_out, 'message')} sent again before; --again sends these too")
 
@@ -146,9 +147,18 @@ def resend(
         _LETTER_COLUMNS,
         is_confirmed=yes,
         apply=apply,
-        done=f"{len(letters)} messages were sent to {group} again; they arrive in about 10 s",
+        done=f"{count_of(len(letters), 'message')} went to {group} again, to arrive in about 10 s",
         unchanged=f"group {group} has no {'other ' if left_out else ''}dead letter{named}",
     )
+
+
+def _named(chosen: _Chosen, unreadable: int) -> str:
+    """Return how the options describe the letters, where there are none."""
+    key, msg_id = chosen.key, chosen.msg_id
+    named = f" with id {msg_id}" if msg_id else "" if key is None else f" with key {key!r}"
+    if unreadable:
+        named += f" that can be read; {count_of(unreadable, 'message')} cannot be read"
+    return named
 
 
 def _dead_letters(

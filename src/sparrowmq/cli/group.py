@@ -5,7 +5,8 @@ Tests: test_topics_and_groups.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 import typer
@@ -16,12 +17,15 @@ from sparrowmq.cli.cluster import GROUP_COLUMNS, group_row, look_twice, say_trou
 from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import (
+    ClusterOption,
     CommandCluster,
     GroupName,
     OneTopicOption,
     QueueOption,
     SamplesInterval,
     TopicOption,
+    complete_topic,
+    find_broker_names,
     naming_topic,
     on_cluster,
 )
@@ -120,7 +124,15 @@ def show_group(cluster: CommandCluster, name: GroupName) -> None:
 def show_lag(
     cluster: CommandCluster,
     name: GroupName,
-    topic: OneTopicOption = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            help="only this topic; by default all that the group reads",
+            autocompletion=complete_topic,
+        ),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="repeat until Ctrl-C")] = False,
     interval: Annotated[
         float,
@@ -276,6 +288,7 @@ def set_mode(
         int,
         typer.Option("--share", min=0, help="pop: members that share a queue; 0 shares all queues"),
     ] = 0,
+    cluster_name: ClusterOption = None,
     yes: Yes = False,
 ) -> None:
     """Set how a group's members consume a topic if they let the brokers divide it.
@@ -289,7 +302,12 @@ def set_mode(
     if mode.lower() not in ("pull", "pop"):
         raise UsageError(f"--mode {mode}: give pull or pop")
     operation = settings.plan_request_mode(
-        cluster.directory, name, topic, "POP" if mode.lower() == "pop" else "PULL", share=share
+        cluster.directory,
+        name,
+        topic,
+        "POP" if mode.lower() == "pop" else "PULL",
+        share=share,
+        cluster=cluster_name,
     )
     with naming_topic(cluster, topic):
         planned = [each for each in cluster.run(operation) if each.before != each.after]
@@ -314,7 +332,9 @@ def set_mode(
 
 @group.command("delete")
 @on_cluster
-def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> None:
+def delete_group(
+    cluster: CommandCluster, name: GroupName, cluster_name: ClusterOption = None, yes: Yes = False
+) -> None:
     """Delete a group: its settings, offsets, retries and dead letters.
 
     Refused while members are connected, because they would create the group again.
@@ -322,6 +342,8 @@ def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> 
     # The members at a broker that does not answer would make the group again.
     cluster.run(settings.find_group_settings(cluster.directory, name))
     snapshot = _look(cluster, name)
+    if cluster_name is not None:
+        snapshot = _look_at(snapshot, find_broker_names(cluster, cluster_name))
     members = _member_rows(snapshot)
     if members:
         raise UsageError(
@@ -336,7 +358,9 @@ def delete_group(cluster: CommandCluster, name: GroupName, yes: Yes = False) -> 
         rows,
         columns_of("topic", "queues", "lag"),
         is_confirmed=yes,
-        apply=lambda: cluster.run(settings.delete_group(cluster.directory, name)),
+        apply=lambda: cluster.run(
+            settings.delete_group(cluster.directory, name, cluster=cluster_name)
+        ),
         done=f"group {name} was deleted",
     )
 
@@ -456,6 +480,22 @@ def _lag_rows(snapshot: GroupSnapshot, topic: str | None) -> list[Json]:
     ]
 
 
+def _look_at(snapshot: GroupSnapshot, broker_names: Collection[str]) -> GroupSnapshot:
+    """Return what a snapshot has of some brokers, for the rows of members and topics."""
+    last = replace(
+        snapshot.last,
+        brokers=tuple(each for each in snapshot.last.brokers if each.broker_name in broker_names),
+        progress=tuple(
+            each for each in snapshot.last.progress if each.queue.broker_name in broker_names
+        ),
+    )
+    topics = [
+        replace(each, queues=tuple(at for at in each.queues if at.broker_name in broker_names))
+        for each in snapshot.topics
+    ]
+    return replace(snapshot, samples=(last,), topics=tuple(each for each in topics if each.queues))
+
+
 def _behind_since(snapshot: GroupSnapshot, progress: Sequence[QueueProgress]) -> int | None:
     """Return when the first message that is not consumed was stored; None if none waits long."""
     wait_ms = max((p.wait_ms for p in progress), default=0)
@@ -545,7 +585,9 @@ def _reset(
     target: Target,
     is_confirmed: bool,
 ) -> None:
-    chosen = topic or _only_topic(_look(cluster, name))
+    # Brokers would commit offsets for a misspelt name too, and the group that was meant stays.
+    seen = _look(cluster, name)
+    chosen = topic or _only_topic(seen)
     operation = plan_reset(
         cluster.directory,
         name,
@@ -555,6 +597,9 @@ def _reset(
     )
     with naming_topic(cluster, chosen):
         plan = cluster.run(operation)
+    read = _topics_of(seen)
+    if read and chosen not in read:
+        say(f"group {name} has no offset in {chosen} so far; it has in {', '.join(read)}")
     rows = [_reset_row(each) for each in plan.queues if each.before != each.after]
     same = len(plan.queues) - len(rows)
     columns = columns_of("topic", "broker", "queue", "before", "after", "end", "skipped")
@@ -563,7 +608,7 @@ def _reset(
     if rows:
         if plan.members:
             say(f"the brokers will notify {count_of(len(plan.members), 'connected member')}")
-        say(f"{skipped:,} messages will be skipped, {again:,} will be delivered again")
+        say(f"{count_of(skipped, 'message')} will be skipped, {again:,} will be delivered again")
         if same:
             say(f"{count_of(same, 'more queue')} would not change")
     carry_out(
@@ -594,8 +639,13 @@ def _reset_row(reset: QueueReset) -> Json:
     }
 
 
+def _topics_of(snapshot: GroupSnapshot) -> list[str]:
+    """Return the topics that a group reads, without its retry topic."""
+    return [view.topic for view in snapshot.topics if view.topic != retry_topic(snapshot.group)]
+
+
 def _only_topic(snapshot: GroupSnapshot) -> str:
-    topics = [view.topic for view in snapshot.topics if view.topic != retry_topic(snapshot.group)]
+    topics = _topics_of(snapshot)
     if len(topics) != 1:
         raise UsageError(
             f"group {snapshot.group} reads {', '.join(topics) or 'no topic'}; say which by --topic"

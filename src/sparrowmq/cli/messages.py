@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -274,17 +274,29 @@ def get_message(
     Examples:
       sparrowmq msg get 7F0000010001... --topic flights
     """
-    print_messages(cluster, [_get_message(cluster, topic, msg_id)], body_format)
+    message = _get_message(cluster, topic, msg_id, as_list=cluster.as_json)
+    print_messages(cluster, [message], body_format)
 
 
-def _get_message(cluster: CommandCluster, topic: str, msg_id: str) -> MessageExt:
+def _end_without_messages(text: str, *, as_list: bool) -> NoReturn:
+    """Say that nothing was found, for programs by an empty list, and end."""
+    if as_list:
+        print_json([])
+    say(text)
+    raise typer.Exit(EXIT_FOUND)
+
+
+def _get_message(
+    cluster: CommandCluster, topic: str, msg_id: str, *, as_list: bool = False
+) -> MessageExt:
     with naming_topic(cluster, topic):
         found: MessageExt | None = cluster.run(
             administer.view_message(cluster.directory, topic, msg_id)
         )
     if found is None:
-        say(f"topic {topic} has no message {msg_id}, or has deleted it")
-        raise typer.Exit(EXIT_FOUND)
+        _end_without_messages(
+            f"topic {topic} has no message {msg_id}, or has deleted it", as_list=as_list
+        )
     return found
 
 
@@ -322,8 +334,10 @@ def find_messages(
         raise failure
     say_missing(failures)
     if not found:
-        say(f"topic {topic} has no message with key {key!r} in this range")
-        raise typer.Exit(EXIT_FOUND)
+        _end_without_messages(
+            f"topic {topic} has no message with key {key!r} in this range",
+            as_list=cluster.as_json,
+        )
     print_messages(cluster, found, body_format)
 
 
@@ -377,8 +391,9 @@ def show_place(
     if not cursor.offset <= offset < end:
         is_empty = cursor.offset >= end
         held = "no message" if is_empty else f"messages {cursor.offset} to {end - 1}, and none"
-        say(f"queue {queue} of {topic} has {held} at {offset}")
-        raise typer.Exit(EXIT_FOUND)
+        _end_without_messages(
+            f"queue {queue} of {topic} has {held} at {offset}", as_list=cluster.as_json
+        )
     cursor.offset, cursor.end = offset, offset + 1
     found = list(_read(cluster, browser))
     print_messages(cluster, found, body_format)

@@ -32,9 +32,10 @@ class Alias(NamedTuple):
 
 
 _TOPIC, _GROUP = ("t", "topic"), ("g", "groupName", "consumerGroup", "group")
-_CLUSTER: dict[str, str | None] = {"c": None, "clusterName": None}
+_CLUSTER: dict[str, str | None] = {"c": "--cluster", "clusterName": "--cluster"}
 ALIASES: Mapping[str, Alias] = {
-    "clusterList": Alias(("broker", "ls"), options=_CLUSTER),
+    # It shows every cluster, and each broker's.
+    "clusterList": Alias(("broker", "ls"), options=dict.fromkeys(_CLUSTER)),
     "brokerStatus": Alias(("broker", "show"), (("b", "brokerAddr"),)),
     "getBrokerConfig": Alias(("broker", "config"), (("b", "brokerAddr"),)),
     "topicList": Alias(("topic", "ls"), tail=("--all",)),

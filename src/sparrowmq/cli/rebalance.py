@@ -54,7 +54,7 @@ from sparrowmq.doctor.workloads import (
     compare,
     parse_workloads,
 )
-from sparrowmq.drills.kinds import DrillKind
+from sparrowmq.drills.kinds import QUEUE_COUNTS, RATES, DrillKind
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import check_group
 from sparrowmq.model.plain_text import escape
@@ -440,9 +440,14 @@ def _simulate_workloads(
 @rebalance.command()
 def drill(
     kind: Annotated[DrillKind, typer.Argument(metavar="DRILL", help="the failure to stage")],
-    queues: Annotated[int, typer.Option("--queues", min=3, max=64, help="queues of the topic")] = 8,
+    queues: Annotated[
+        int,
+        typer.Option(
+            "--queues", min=QUEUE_COUNTS[0], max=QUEUE_COUNTS[-1], help="queues of the topic"
+        ),
+    ] = 8,
     rate: Annotated[
-        int, typer.Option("--rate", min=1, max=1_000, help="messages sent a second")
+        int, typer.Option("--rate", min=RATES[0], max=RATES[-1], help="messages sent a second")
     ] = 200,
     as_json: AsJson = False,
 ) -> None:

@@ -6,10 +6,13 @@ results that it receives.
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, ClassVar, NamedTuple
 
 import typer
@@ -285,7 +288,11 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Begin to look; end by a signal as by a key, which gives the terminal back."""
+        if sys.platform != "win32":
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                end = partial(self.exit, return_code=128 + number)
+                asyncio.get_running_loop().add_signal_handler(number, end)
         self._poller.start()
 
     def stop(self) -> None:

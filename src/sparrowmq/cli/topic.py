@@ -12,13 +12,21 @@ import typer
 from sparrowmq.cli.cluster import TOPIC_COLUMNS, say_troubles, topic_row
 from sparrowmq.cli.command_classes import make_group
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
-from sparrowmq.cli.connecting import CommandCluster, TopicName, naming_topic, on_cluster
+from sparrowmq.cli.connecting import (
+    ClusterOption,
+    CommandCluster,
+    TopicName,
+    find_broker_names,
+    naming_topic,
+    on_cluster,
+)
 from sparrowmq.cli.exit_codes import say, say_missing
 from sparrowmq.cli.output import OutputColumn, columns_of, make_console, print_json, print_rows
 from sparrowmq.client.operations import administer, topics
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.errors import UsageError
 from sparrowmq.model.names import check_new_topic
+from sparrowmq.words import count_of
 
 topic = make_group("List, show, create, update and delete topics.")
 
@@ -145,7 +153,7 @@ def create_topic(
     if cluster.as_json:
         print_json({"topic": name, "queues": len(route.publish_queues)})
     else:
-        say(f"topic {name} has {len(route.publish_queues)} queues")
+        say(f"topic {name} has {count_of(len(route.publish_queues), 'queue')}")
 
 
 @topic.command("update")
@@ -163,6 +171,7 @@ def update_topic(
         int | None, typer.Option("--write-queues", min=1, help="queues that producers write to")
     ] = None,
     perm: Annotated[str | None, typer.Option("--perm", help="r, w, rw or none")] = None,
+    cluster_name: ClusterOption = None,
     yes: Yes = False,
 ) -> None:
     """Change a topic's queues or permissions, at every broker that has it.
@@ -186,6 +195,7 @@ def update_topic(
         read_queues=queues or read_queues,
         write_queues=queues or write_queues,
         perm=None if perm is None else topics.parse_perm(perm),
+        cluster=cluster_name,
     )
     with naming_topic(cluster, name):
         planned = [each for each in cluster.run(operation) if each[1] != each[2]]
@@ -199,6 +209,11 @@ def update_topic(
         for broker, before, after in planned
     ]
     columns = columns_of("broker", "read_queues", "write_queues", "perm")
+    if any(after.read_queue_nums < before.read_queue_nums for _, before, after in planned):
+        say(
+            "no member gets what its group has not consumed of the queues that are no longer read; "
+            "lower --write-queues first, and --read-queues once they are consumed"
+        )
     carry_out(
         cluster,
         rows,
@@ -212,7 +227,9 @@ def update_topic(
 
 @topic.command("delete")
 @on_cluster
-def delete_topic(cluster: CommandCluster, name: TopicName, yes: Yes = False) -> None:
+def delete_topic(
+    cluster: CommandCluster, name: TopicName, cluster_name: ClusterOption = None, yes: Yes = False
+) -> None:
     """Delete a topic at every broker and name server, with the offsets of its groups.
 
     \b
@@ -222,6 +239,7 @@ def delete_topic(cluster: CommandCluster, name: TopicName, yes: Yes = False) -> 
     """
     with naming_topic(cluster, name):
         status = cluster.run(topics.topic_status(cluster.directory, name))
+    there = find_broker_names(cluster, cluster_name)
     rows = [
         {
             "topic": status.topic,
@@ -235,13 +253,18 @@ def delete_topic(cluster: CommandCluster, name: TopicName, yes: Yes = False) -> 
             "groups": list(status.groups),
         }
         for place in status.places
+        if place.broker_name in there
     ]
     columns = columns_of("topic", "broker", "queues", "messages", "groups")
+    of_cluster = "" if cluster_name is None else f" of cluster {cluster_name}"
     carry_out(
         cluster,
         rows,
         columns,
         is_confirmed=yes,
-        apply=lambda: cluster.run(administer.delete_topic(cluster.directory, name)),
+        apply=lambda: cluster.run(
+            administer.delete_topic(cluster.directory, name, cluster=cluster_name)
+        ),
         done=f"topic {name} was deleted",
+        unchanged=f"no broker{of_cluster} has topic {name}",
     )

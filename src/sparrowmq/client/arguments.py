@@ -38,8 +38,8 @@ def check_function(
         )
     if not is_async and is_coroutine_function(function):
         raise ConfigError(
-            f"{name} is the coroutine function {function!r}, but this consumer calls plain "
-            "functions in threads; give a plain function, or use the consumer whose name begins "
+            f"{name} is the coroutine function {function!r}, but this client calls plain "
+            "functions in threads; give a plain function, or use the client whose name begins "
             "with Async"
         )
     try:
@@ -165,7 +165,7 @@ def refuse_awaitable(name: str, value: object) -> None:
         value.close()
     raise UsageError(
         f"{name} returned {short(value)}, which is never awaited; give the coroutine function "
-        "itself to a consumer whose name begins with Async, not a plain function that calls it"
+        "itself to a client whose name begins with Async, not a plain function that calls it"
     )
 
 

@@ -198,9 +198,10 @@ class NoticeLog:
                 )
         elif isinstance(notice, DrainTimedOut):
             text = (
-                "%s was given up while a listener still has %d messages; they come again, at the "
+                "%s was given up while a listener still has %s, to be delivered again at the "
                 "queue's next owner"
             )
+            words = (notice.queue, _count(notice.in_flight_count, "message"))
         elif isinstance(notice, QueueLost):
             text = (
                 "the lock of %s was lost%s; the messages that listeners have now come again, at "

@@ -410,7 +410,7 @@ def find_moved_offsets(view: GroupView) -> Iterator[Finding]:
         if moved
         else Phrase("the offset of {queues} went back", queues=count_of(len(back), "queue")),
         evidence=tuple(evidence),
-        consequence=Phrase("{messages} may be consumed again", messages=count_of(again, "message")),
+        consequence=_move_consequence(again, sum(change.forward for _, change in moved)),
         remedy="if nobody wanted this change, move the offsets back"
         if moved
         else (
@@ -419,6 +419,22 @@ def find_moved_offsets(view: GroupView) -> Iterator[Finding]:
         ),
         commands=(NextCommand(Phrase("show"), ("group", "show", view.snapshot.group)),),
     )
+
+
+def _move_consequence(again: int, skipped: int) -> Phrase:
+    parts = []
+    if again:
+        parts.append(
+            Phrase("{messages} may be consumed again", messages=count_of(again, "message"))
+        )
+    if skipped:
+        parts.append(
+            Phrase(
+                "{messages} may never be consumed by this group",
+                messages=count_of(skipped, "message"),
+            )
+        )
+    return parts[0] if len(parts) == 1 else Phrase("{parts}", parts=tuple(parts))
 
 
 def _describe_move(last: Sample, broker: str, change: ProgressChange) -> Phrase:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sparrowmq.drills.drill import encode_report, run_drill
-from sparrowmq.drills.kinds import DrillKind
+from sparrowmq.drills.kinds import QUEUE_COUNTS, RATES, DrillKind
 from sparrowmq.errors import SparrowError
 
 
@@ -24,6 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--queues", type=int, default=8, help="queues of the topic")
     parser.add_argument("--rate", type=int, default=200, help="messages sent a second")
     options = parser.parse_args(arguments)
+    for name, value, allowed in (
+        ("--queues", options.queues, QUEUE_COUNTS),
+        ("--rate", options.rate, RATES),
+    ):
+        if value not in allowed:
+            parser.error(f"{name} is {value}: it must be {allowed[0]} to {allowed[-1]}")
     try:
         say = partial(print, file=sys.stderr, flush=True)
         report = run_drill(

@@ -1,8 +1,15 @@
-"""The kinds of drills, apart from what stages them: a menu needs no more. Tests: test_drill.py."""
+"""The kinds and sizes of drills, apart from what stages them: a menu needs no more.
+
+Tests: test_drill.py.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+# The numbers of queues that a drill's topic may have, and of messages that it may send a second.
+QUEUE_COUNTS = range(3, 65)
+RATES = range(1, 1001)
 
 
 class DrillKind(StrEnum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -223,13 +223,7 @@ class Stage:
     def find_late_work(self, cut_ms: int, healed_ms: int) -> LateWork:
         """Return the work of the first member while it was cut off."""
         counts = self._deliveries()
-        late = [each for each in self._got[0] if cut_ms <= each.at_ms < healed_ms]
-        return LateWork(
-            delivered=len(late),
-            again=sum(counts[each.queue_id, each.queue_offset] > 1 for each in late),
-            last_ms=max((each.at_ms - cut_ms for each in late), default=None),
-            healed_ms=healed_ms - cut_ms,
-        )
+        return find_late_work(self._got[0], counts, cut_ms=cut_ms, healed_ms=healed_ms)
 
     def close(self) -> None:
         """End the producer and the relay, even after their errors."""
@@ -278,6 +272,23 @@ def list_changes(members: Iterable[MemberLog], *, since_ms: int) -> tuple[Change
         latest[change.member] = change._replace(after_ms=start_ms)
         changes[change.member, start_ms, change.is_lost] = latest[change.member]
     return tuple(sorted(changes.values(), key=lambda change: change.after_ms))
+
+
+def find_late_work(
+    got: Iterable[Delivery], counts: Mapping[tuple[int, int], int], *, cut_ms: int, healed_ms: int
+) -> LateWork:
+    """Return what of a member's deliveries came while it was cut off.
+
+    Args:
+        counts: how often members got each message, by its queue id and offset.
+    """
+    late = [each for each in got if cut_ms <= each.at_ms < healed_ms]
+    return LateWork(
+        delivered=len(late),
+        again=sum(counts[each.queue_id, each.queue_offset] > 1 for each in late),
+        last_ms=max((each.at_ms - cut_ms for each in late), default=None),
+        healed_ms=healed_ms - cut_ms,
+    )
 
 
 class _Sender:

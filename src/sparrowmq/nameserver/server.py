@@ -49,6 +49,9 @@ class NameServerServer:
         self._storage = FileStorage(root)
         self._storage.lock()
         try:
+            # A killed process leaves a file whose name only the page cache has. From now on its
+            # content counts: a text that is not there needs no write to be deleted.
+            self._storage.sync_directory("")
             kv_config = read_config(self._storage, KV_CONFIG_FILE, KVConfig.decode)
             if kv_config.damage is not None:
                 LOG.error("the configuration was damaged: %s", kv_config.damage)

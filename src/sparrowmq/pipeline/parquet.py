@@ -13,8 +13,9 @@ path/batchId=7/_written.json                       the query, the number of file
 A replayed batch has the same id and the same offsets, by the checkpoint. If its directory is whole,
 it stays as it is; otherwise the replay replaces it. So at any moment the
 files hold whole batches only, each at most once, and a batch that readers have seen never
-disappears. A rename is atomic on local disks and HDFS. An object store copies instead, so a reader
-may see a part of the newest batch until the copy ends. Tests: spark/test_parquet.py.
+disappears. On a disk of this machine the files of a batch are synced before its rename. A rename is
+atomic on local disks and HDFS. An object store copies instead, so a reader may see a part of the
+newest batch until the copy ends. Tests: spark/test_parquet.py.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def write_batch_parquet(
     files.remove(writing)
     batch_df.write.partitionBy(*partition_by).parquet(writing)
     _mark(files, writing, query_id)
+    files.sync(writing)
     files.remove(target)
     files.move(writing, target)
     return True
@@ -99,9 +101,9 @@ def parquet_writer(path: str, partition_by: Sequence[str] = ()) -> Callable[[Dat
 
 def mark_merged(files: Files, merged: str, last: str) -> None:
     """Mark the directory that replaces batches as whole, and as of the query of the last batch."""
-    text = files.read_text(f"{last}/{_WRITTEN}")
-    if text is not None:
-        _mark(files, merged, json.loads(text)["queryId"])
+    mark = files.read_json(f"{last}/{_WRITTEN}")
+    if mark is not None:
+        _mark(files, merged, mark["queryId"])
 
 
 def _mark(files: Files, directory: str, query_id: str | None) -> None:
@@ -110,8 +112,8 @@ def _mark(files: Files, directory: str, query_id: str | None) -> None:
 
 def _check_own(files: Files, root: str, batch_id: int, query_id: str) -> None:
     """Check that a query's first batch finds no batch of another query, a later one not its own."""
-    text = files.read_text(f"{root}/batchId={batch_id}/{_WRITTEN}")
-    is_other = text is not None and json.loads(text)["queryId"] != query_id
+    mark = files.read_json(f"{root}/batchId={batch_id}/{_WRITTEN}")
+    is_other = mark is not None and mark["queryId"] != query_id
     if batch_id == 0:
         batches = {entry.name for entry in files.list(root) if entry.name.startswith("batchId=")}
         is_other = is_other or bool(batches - {"batchId=0"})

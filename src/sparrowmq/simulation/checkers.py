@@ -299,7 +299,7 @@ class Checkers:
             self.fail(f"{place}: no entry any more (message {acked!r} was acknowledged)")
             return
         position, size, _ = entry
-        data = store.read_record(position, size)
+        data = store.records.read(position, size)
         if data is None:
             self.fail(f"{place}: its entry points at no record (position {position})")
             return

@@ -41,9 +41,12 @@ class FileSeries:
     Args:
         file_size: bytes of each file.
         pinned: whether the files' descriptors stay open.
+
+    Attributes:
+        repaired: the beginnings of the files that `mend` made or extended before others with data.
     """
 
-    __slots__ = ("_bases", "_directory", "_files", "_pinned", "_storage", "file_size")
+    __slots__ = ("_bases", "_directory", "_files", "_pinned", "_storage", "file_size", "repaired")
 
     def __init__(
         self, storage: Storage, directory: str, *, file_size: int, pinned: bool = False
@@ -54,6 +57,7 @@ class FileSeries:
         self.file_size = file_size
         self._bases: list[int] = []
         self._files: dict[int, StorageFile] = {}
+        self.repaired: list[int] = []
 
     def load(self, *, repair: bool = False, keeps_size: bool = False) -> None:
         """Open the existing files, and repair them.
@@ -137,6 +141,7 @@ class FileSeries:
             self._files[base] = self._storage.create(
                 self._path(base), size=self.file_size, pinned=self._pinned
             )
+            self.repaired.append(base)
         self._bases = sorted(self._files)
 
     def _check_sizes(self, *, repair: bool) -> None:
@@ -148,8 +153,10 @@ class FileSeries:
                 continue
             while tail > at + 1 and self._files[self._bases[tail - 1]].next_data(0) is None:
                 tail -= 1
-            if tail > at + 1 and not repair:
-                raise DamagedSeries(self._size_problem(file))
+            if tail > at + 1:
+                if not repair:
+                    raise DamagedSeries(self._size_problem(file))
+                self.repaired.append(self._bases[at])
             file.resize(self.file_size)
 
     def _size_problem(self, file: StorageFile) -> str:

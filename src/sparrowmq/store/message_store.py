@@ -9,7 +9,8 @@ A message goes through three steps, each by a call of the owner:
 3. `dispatch` adds the consume queue entries of readable messages; only then readers see them. The
    entries are written to their files some kilobytes at a time, or with the next checkpoint.
 
-Readers of a queue call `queues`; records by position or by key are read here.
+Readers of a queue call `queues`, readers of single records `records`; records with a key are found
+here.
 
 Under SYNC a message is readable once it is on the disk; under ASYNC, once it is written. Under SYNC
 no reader therefore sees a message that a power cut could take back. The index is built later: in
@@ -34,7 +35,6 @@ from sparrowmq.protocol.record import (
     TRANSACTION_NONE,
     TRANSACTION_TYPE,
     Record,
-    decode_record,
     head_of,
 )
 from sparrowmq.store.checkpoint import Checkpoint, Mark, read_checkpoint
@@ -45,7 +45,6 @@ from sparrowmq.store.consume_queue import ENTRY, ConsumeQueue, take_readable
 from sparrowmq.store.expiry import Expiry, ExpiryWork
 from sparrowmq.store.flush import FlushWork
 from sparrowmq.store.key_search import compare_key
-from sparrowmq.store.log_scan import LogScan
 from sparrowmq.store.message_batch import (
     MessageBatch,
     PlacedBatch,
@@ -62,6 +61,7 @@ from sparrowmq.store.record_check import (
     TIMED_TOPICS,
     RecordChecker,
 )
+from sparrowmq.store.record_reader import RecordReader
 from sparrowmq.store.recovery import Recovery, RecoveryReport
 from sparrowmq.store.results import (
     Dispatched,
@@ -97,8 +97,6 @@ _INDEX_STEP_BYTES = 1 << 20
 _INDEX_REST_BYTES_MAX = 2 * LAG_BYTES_MAX
 _PUT_OK = PutStatus.PUT_OK
 _OK = PutResult(_PUT_OK)
-# The damaged records that are told of, each once.
-_DAMAGED_MAX = 10_000
 # Records of other types are in no queue: half messages and rollbacks.
 _QUEUED_TYPES = (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
@@ -108,6 +106,7 @@ class MessageStore:
 
     Attributes:
         queues: the consume queues, which hold what readers see.
+        records: single records, by position and by queue offset.
         flushed_position: the position up to which the log is on the disk.
         put_timestamp_ms: the store time of the last message, 0 without any.
         dispatched_record_position: the position of the record that was made visible last, None
@@ -121,6 +120,9 @@ class MessageStore:
         self._checker = RecordChecker(config.delay_levels_ms)
         self._log = CommitLog(storage, config)
         self.queues = QueueTable(storage, config, self._log)
+        self.records = RecordReader(
+            self._log, self.queues, self._checker, readable_position=lambda: self.readable_position
+        )
         self._index = MessageIndex(storage, config, self._log.files)
         self._expiry = Expiry(storage, self._log, self._index, self._checker)
         # Messages that were appended but are not in a consume queue yet, in the log's order.
@@ -150,9 +152,6 @@ class MessageStore:
         self._dispatched_timestamp_ms = 0
         self.dispatched_record_position: int | None = None
         self._checkpoint_from_timestamp_ms = 0
-        # The positions of damaged records, and the places of those that were not taken.
-        self._damaged: set[int] = set()
-        self._untaken: list[str] = []
 
     # -- opening and closing -------------------------------------------------------------------
 
@@ -188,7 +187,7 @@ class MessageStore:
         self._checker.checksummed_position = None if mark is None else mark.checksummed_position
         is_clean = not self._storage.has(ABORT_PATH)
         is_resumed = False
-        if is_clean:
+        if is_clean and not self._log.files.repaired:
             # Recovery finds what the disk has lost.
             with passing_over_losses():
                 is_resumed = resume(
@@ -715,7 +714,7 @@ class MessageStore:
                 self._index.build(end, 2 * (end - ready[0].position))
         return ready
 
-    # -- records by key and by position --------------------------------------------------------
+    # -- records by key ------------------------------------------------------------------------
 
     def build_index(self) -> None:
         """Index a little more of the log; call it in idle moments."""
@@ -769,58 +768,14 @@ class MessageStore:
             topic, key, begin_ms=begin_timestamp_ms, end_ms=end_timestamp_ms
         )
         compared = yield from compare_key(
-            positions, self.read_record, topic, key, count_max=count_max, bytes_max=bytes_max
+            positions, self.records.read, topic, key, count_max=count_max, bytes_max=bytes_max
         )
         lost = [position for position in compared.lost if position >= self._log.files.begin]
         for position in lost:
-            self._note_damaged(position)
+            self.records.note_lost(position)
         records = b"".join(data for _, data in sorted(compared.found.items()))
         reached = last.end_timestamp_ms, last.end_position
         return QueryResult(records, *reached, is_cut=compared.is_cut, lost_count=len(lost))
-
-    def read_record(self, position: int, size: int | None = None) -> bytes | None:
-        """Return the record at a position as stored, None if no readable record begins there.
-
-        Args:
-            position: the record's position in the log.
-            size: the record's size, if the caller knows it; a record of another size gives None.
-        """
-        if not self._log.files.begin <= position < self.readable_position:
-            return None
-        record = LogScan(self._log.files, self._checker).record_at(position)
-        if record is None or (size is not None and record.size != size):
-            return None
-        return self._log.read(position, record.size)
-
-    def read_queued(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
-        """Return the record at a queue's offset, None if none is there; note a damaged one."""
-        entry = self.queues.entry(topic, queue_id, queue_offset)
-        if entry is None or entry[0] < self._log.files.begin:
-            return None
-        if (data := self.read_record(entry[0], entry[1])) is None:
-            self.note_damaged(topic, queue_id, queue_offset)
-        return data
-
-    def read_message(self, topic: str, queue_id: int, queue_offset: int) -> Record | None:
-        """Return the message at a queue's offset as `read_queued`, which compares checksums."""
-        data = self.read_queued(topic, queue_id, queue_offset)
-        return None if data is None else decode_record(data, check_crc=False)
-
-    def note_damaged(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Note that the record at a queue's offset is damaged, and is passed over."""
-        if (entry := self.queues.entry(topic, queue_id, queue_offset)) is not None:
-            self._note_damaged(entry[0], f"{topic} queue {queue_id} offset {queue_offset} at ")
-
-    def _note_damaged(self, position: int, place: str = "") -> None:
-        damaged = self._damaged
-        if position not in damaged and len(damaged) < _DAMAGED_MAX:
-            damaged.add(position)
-            self._untaken.append(f"{place}log position {position}")
-
-    def take_damaged(self) -> list[str]:
-        """Take the places of the damaged records that were noted since the last call."""
-        untaken, self._untaken = self._untaken, []
-        return untaken
 
     # -- expiry --------------------------------------------------------------------------------
 

@@ -23,6 +23,10 @@ sector and lost an earlier one. None of these records was acknowledged, and they
 has `is_dispatch_synced`, all records before a record with a consume queue entry were synced too. Of
 a log that Apache wrote, all records count as synced.
 
+*What a lost file means.* A file that is missing or cut before the walk's start is closed where the
+queues' entries end, and the report names it. Later starts pass over it, and its messages keep their
+offsets, at which readers find no record. Closer to the log's end it is a bad record.
+
 Differs from RocketMQ: Apache cuts at the first bad record whatever follows it, moves pointers in
 memory only, and believes the entries of consume queues.
 Tests: test_torn_tail.py, test_power_cut.py.
@@ -32,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from sparrowmq.errors import CorruptRecord
 from sparrowmq.protocol.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, head_layout
@@ -57,6 +61,18 @@ _QUEUES_NAMED_MAX = 20
 _MAGIC_AND_TIMESTAMP = head_layout("magic", "sys_flag", "store_timestamp")
 
 
+class LostFile(NamedTuple):
+    """A file of the log that is missing or cut.
+
+    Args:
+        offsets: the queues with messages in the file: the first one's offset, and that after the
+            last one.
+    """
+
+    path: str
+    offsets: tuple[tuple[QueueKey, int, int], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
     """The findings and the changes of a start.
@@ -74,6 +90,7 @@ class RecoveryReport:
         lost_synced_bytes: how many of these bytes had surely been synced. Not 0 means that the disk
             has lost acknowledged data at the log's end.
         lost_messages: the number of lost messages of each queue, as far as entries show it.
+        lost_files: files of the log that have zeros in the place of their messages.
         rewritten_queues: the consume queues whose entries differed from what the log implies.
         conflict_count: records whose queue offset an earlier record has; the earlier one counts.
     """
@@ -88,6 +105,7 @@ class RecoveryReport:
     is_torn: bool = False
     lost_synced_bytes: int = 0
     lost_messages: tuple[tuple[QueueKey, int], ...] = ()
+    lost_files: tuple[LostFile, ...] = ()
     rewritten_queues: tuple[QueueKey, ...] = ()
     conflict_count: int = 0
 
@@ -109,13 +127,17 @@ class RecoveryReport:
         losses: list[str] = []
         if self.lost_synced_bytes:
             queues = [f"{topic}:{queue} {count}" for (topic, queue), count in self.lost_messages]
-            if len(queues) > _QUEUES_NAMED_MAX:
-                queues[_QUEUES_NAMED_MAX:] = [f"{len(queues) - _QUEUES_NAMED_MAX} queues more"]
             losses.append(
                 f"the log is damaged at position {self.max_position} and was cut off there: "
                 f"at least {self.lost_synced_bytes} bytes that had been synced are lost; "
                 f"messages lost by their queues' entries: "
-                f"{sum(count for _, count in self.lost_messages)} ({', '.join(queues) or 'none'})"
+                f"{sum(count for _, count in self.lost_messages)} ({_name_some(queues)})"
+            )
+        for path, offsets in self.lost_files:
+            queues = [f"{topic}:{queue} {at} to {end - 1}" for (topic, queue), at, end in offsets]
+            losses.append(
+                f"{path} of the log was missing or cut, and its messages are lost; their queues "
+                f"and offsets: {_name_some(queues)}"
             )
         if self.conflict_count:
             losses.append(
@@ -125,6 +147,13 @@ class RecoveryReport:
         if not losses:
             return None
         return f"{'; '.join(losses)}; restore the store from a copy if they are needed"
+
+
+def _name_some(queues: list[str]) -> str:
+    """Return the first queues of a list as text."""
+    if len(queues) > _QUEUES_NAMED_MAX:
+        queues[_QUEUES_NAMED_MAX:] = [f"{len(queues) - _QUEUES_NAMED_MAX} queues more"]
+    return ", ".join(queues) or "none"
 
 
 @dataclass(slots=True)
@@ -186,6 +215,7 @@ class Recovery:
         """
         bound = self._choose_bound()
         self._check_queues(bound)
+        lost_files = self._close_repaired(bound)
         start = self._choose_start(bound)
         try:
             self._walk(start)
@@ -210,6 +240,7 @@ class Recovery:
             is_torn=is_torn,
             lost_synced_bytes=max(0, lost_bytes),
             lost_messages=lost_messages,
+            lost_files=tuple(lost_files),
             rewritten_queues=tuple(rewritten),
             conflict_count=self._conflict_count,
         )
@@ -281,9 +312,35 @@ class Recovery:
                 return base
         return start
 
+    def _filled_end(self, base: int) -> int:
+        """Return where a file of the log ends by the entries of all queues."""
+        return base + sum(check.bytes_by_file.get(base, 0) for check in self._checks.values())
+
+    def _close_repaired(self, bound: int) -> list[LostFile]:
+        """Close the repaired files whose records all queues have on the disk, and return them.
+
+        The walk then begins after such a file, as the queues lack none of its entries.
+        """
+        closed: list[LostFile] = []
+        for base in self._files.repaired if self._checkpoint.mark is not None else ():
+            file, end = self._files.file_at(base), base + self._files.file_size
+            at = self._filled_end(base)
+            if end <= bound and end - at >= BLANK_SIZE and file.next_data(at - base) is None:
+                file.write(at - base, SIZE_AND_MAGIC.pack(end - at, MAGIC_BLANK))
+                file.sync()
+                closed.append(LostFile(file.path, tuple(self._find_offsets(base, end))))
+        return closed
+
+    def _find_offsets(self, begin: int, end: int) -> Iterator[tuple[QueueKey, int, int]]:
+        """Yield the queues with records in a part of the log, and their offsets there."""
+        for key, check in sorted(self._checks.items()):
+            first, after = check.count_before(begin), check.count_before(end)
+            if first < after:
+                yield key, first, after
+
     def _is_filled(self, base: int, covered_end: int) -> bool:
         """Return whether the entries of all queues fill a file of the log, without a gap."""
-        filled = base + sum(check.bytes_by_file.get(base, 0) for check in self._checks.values())
+        filled = self._filled_end(base)
         if filled == covered_end:
             return True
         left = base + self._files.file_size - filled

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from play import Handler, Play
 from sparrowmq.client.directory_setup import make_directory
-from sparrowmq.client.operations import administer, dead_letters, groups, offsets
+from sparrowmq.client.operations import administer, dead_letters, groups, offsets, topics
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
     ClusterInfo,
     QueueData,
     SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
     TopicRouteData,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
-from sparrowmq.protocol.headers import SendMessageRequestHeaderV2, decode_header
+from sparrowmq.protocol.headers import (
+    CreateTopicRequestHeader,
+    SendMessageRequestHeaderV2,
+    decode_header,
+)
 
 BROKERS = [BrokerData(broker_name=name, broker_addrs={0: f"{name}:1"}) for name in "ab"]
 
@@ -72,6 +79,71 @@ def test_topic_is_created_only_at_brokers_that_lack_it(play: Callable[[Handler],
     assert queues == {"a:1": 9, "b:1": 2}
     assert len(route.publish_queues) == 11
     assert MessageQueue("T", "a", 8) in route.publish_queues
+
+
+def test_topic_is_deleted_at_all_masters_and_name_servers_and_not_used_any_more(
+    play: Callable[[Handler], Play],
+) -> None:
+    def answer(_: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            table = {broker.broker_name: broker for broker in BROKERS}
+            return response_to(request, body=encode_body(ClusterInfo(broker_addr_table=table)))
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return answer_for_a(request, queue_count=1, perm=6)
+        return response_to(request)
+
+    run, directory = play(answer), make_directory("ns:1;ns:2", timeout_ms=7_000)
+    run(administer.show_route(directory, "T"))
+    run(administer.delete_topic(directory, "T"))
+
+    asked = [(request.code, address) for address, request in run.requests[2:]]
+    assert sorted(asked) == [
+        (RequestCode.DELETE_TOPIC_IN_BROKER, "a:1"),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, "b:1"),
+        (RequestCode.DELETE_TOPIC_IN_NAMESRV, "ns:1"),
+        (RequestCode.DELETE_TOPIC_IN_NAMESRV, "ns:2"),
+    ]
+    # A broker answers once the deletion is on its disk, for which a user may give more time.
+    assert set(run.waits_ms[2:]) == {7_000}
+    assert directory.routes.find("T") is None
+
+
+def test_an_update_of_a_topic_changes_what_it_names_where_that_differs(
+    play: Callable[[Handler], Play],
+) -> None:
+    config = TopicConfig(
+        topic_name="T",
+        read_queue_nums=4,
+        write_queue_nums=3,
+        perm=6,
+        topic_filter_type="MULTI_TAG",
+        topic_sys_flag=3,
+        order=True,
+    )
+    perms = {"a:1": 6, "b:1": 4}
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            table = {broker.broker_name: broker for broker in BROKERS}
+            return response_to(request, body=encode_body(ClusterInfo(broker_addr_table=table)))
+        if request.code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            has = {"T": structs.replace(config, perm=perms[address])}
+            return response_to(request, body=encode_body(TopicConfigTable(topic_config_table=has)))
+        return response_to(request)
+
+    run, directory = play(answer), make_directory("ns:1")
+    planned = run(topics.plan_topic_update(directory, "T", perm=topics.parse_perm("r")))
+    run(topics.update_topic(directory, planned))
+
+    ((address, sent),) = [
+        (address, request)
+        for address, request in run.requests
+        if request.code == RequestCode.UPDATE_AND_CREATE_TOPIC
+    ]
+    header = decode_header(CreateTopicRequestHeader, sent.ext_fields)
+    assert (address, header.topic, header.perm, header.order) == ("a:1", "T", 4, True)
+    assert (header.read_queue_nums, header.write_queue_nums) == (4, 3)
+    assert (header.topic_filter_type, header.topic_sys_flag) == ("MULTI_TAG", 3)
 
 
 def test_offsets_of_queues_that_came_lately_are_cloned_too(play: Callable[[Handler], Play]) -> None:

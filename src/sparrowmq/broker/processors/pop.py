@@ -401,7 +401,7 @@ def _read_queue(
     # What cannot be read leaves room for later ones: in order, no new message overtakes them.
     while queue is not None and (ready := queue.find_ready(count_max - len(offsets), offsets)):
         for offset in ready:
-            record = state.store.read_queued(key.topic, key.queue_id, offset)
+            record = state.store.records.read_queued(key.topic, key.queue_id, offset)
             if record is None:
                 # It has expired, or is damaged.
                 _finish(state, queue, [offset])
@@ -772,7 +772,7 @@ def _put_dead_letter(
     """Store a copy of a message among the dead letters; return False if it must be tried again."""
     key = queue.key
     try:
-        record = state.store.read_message(key.topic, key.queue_id, offset)
+        record = state.store.records.read_message(key.topic, key.queue_id, offset)
     except OSError as error:
         state.pops.read_error = error.with_traceback(None)
         return False
@@ -782,7 +782,7 @@ def _put_dead_letter(
     status = put_dead_letter(state, record, key.group, timestamp_ms=timestamp_ms).status
     if status is PutStatus.MESSAGE_ILLEGAL:
         # With the topic's longer name it fits into no file of the log.
-        state.store.note_damaged(key.topic, key.queue_id, offset)
+        state.store.records.note_damaged(key.topic, key.queue_id, offset)
     return status is not PutStatus.SERVICE_NOT_AVAILABLE
 
 

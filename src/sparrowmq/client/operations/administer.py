@@ -25,7 +25,12 @@ from sparrowmq.client.operations.offsets import (
     update_offset,
 )
 from sparrowmq.client.operations.request import ask
-from sparrowmq.client.operations.routes import find_cluster, get_broker_address, get_route
+from sparrowmq.client.operations.routes import (
+    check_cluster,
+    find_cluster,
+    get_broker_address,
+    get_route,
+)
 from sparrowmq.client.operations.snapshot import group_stats, progress_of
 from sparrowmq.client.route_cache import QUEUES_MAX, TopicRoute
 from sparrowmq.config import check_range
@@ -39,7 +44,6 @@ from sparrowmq.errors import (
     TopicRouteNotFound,
     UnreadableMessage,
     UsageError,
-    did_you_mean,
 )
 from sparrowmq.membership.process_queue import MIB
 from sparrowmq.model import MessageExt, MessageQueue
@@ -86,10 +90,7 @@ def master_addresses(directory: Directory, *, cluster: str | None = None) -> Ope
     name server answers; BrokerError.
     """
     info = yield from find_cluster(directory.name_servers, timeout_ms=directory.timeout_ms)
-    known = sorted(info.cluster_addr_table)
-    if cluster is not None and known and cluster not in known:
-        hint = did_you_mean(cluster, known, f"there are {', '.join(known)}")
-        raise UsageError(f"there is no cluster {cluster!r}{hint}")
+    check_cluster(info, cluster)
     names = (
         sorted(info.broker_addr_table)
         if cluster is None
@@ -205,19 +206,28 @@ def _await_topic(
     )
 
 
-def delete_topic(directory: Directory, topic: str) -> Operation[None]:
-    """Delete a topic at every broker and name server.
+def delete_topic(
+    directory: Directory, topic: str, *, cluster: str | None = None
+) -> Operation[None]:
+    """Delete a topic at every broker, or every one of a cluster, and at every name server.
 
-    Raises: BrokerError, RouteError, TransportError.
+    Raises: UsageError for an unknown cluster; BrokerError, RouteError, TransportError.
     """
     topic = directory.namespace.wrap(topic)
     at_broker = DeleteTopicRequestHeader(topic=topic)
-    at_name_server = DeleteTopicFromNamesrvRequestHeader(topic=topic)
-    addresses = yield from master_addresses(directory)
-    requests = [ask(a, RequestCode.DELETE_TOPIC_IN_BROKER, at_broker) for a in addresses]
+    at_name_server = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
+    addresses = yield from master_addresses(directory, cluster=cluster)
+    timeout_ms = directory.timeout_ms
+    requests = [
+        ask(a, RequestCode.DELETE_TOPIC_IN_BROKER, at_broker, timeout_ms=timeout_ms)
+        for a in addresses
+    ]
     yield from gather(requests, name=f"delete topic {topic}")
     servers = directory.name_servers.in_order()
-    requests = [ask(a, RequestCode.DELETE_TOPIC_IN_NAMESRV, at_name_server) for a in servers]
+    requests = [
+        ask(a, RequestCode.DELETE_TOPIC_IN_NAMESRV, at_name_server, timeout_ms=timeout_ms)
+        for a in servers
+    ]
     yield from gather(requests, name=f"delete topic {topic}")
     directory.routes.remove(topic)
 

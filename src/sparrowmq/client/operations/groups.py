@@ -19,7 +19,7 @@ from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_rout
 from sparrowmq.client.operations.snapshot import BegunSnapshot, begin_snapshot, end_snapshot
 from sparrowmq.config import check_range
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
-from sparrowmq.errors import SparrowError
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model.names import (
     check_consumer_group,
     check_group,
@@ -223,16 +223,23 @@ class ModeChange(NamedTuple):
 
 
 def plan_request_mode(
-    directory: Directory, group: str, topic: str, mode: Literal["PULL", "POP"], *, share: int = 0
+    directory: Directory,
+    group: str,
+    topic: str,
+    mode: Literal["PULL", "POP"],
+    *,
+    share: int = 0,
+    cluster: str | None = None,
 ) -> Operation[list[ModeChange]]:
     """Return what `set_request_mode` would change at the topic's brokers, without changing it.
 
     Args:
         mode: whether the group's members that let brokers divide pull queues or pop messages.
         share: by messages, with how many members a member shares its queues; 0 for all.
+        cluster: the cluster whose brokers to change; None changes all brokers.
 
-    Raises: ConfigError; TopicRouteNotFound; ConnectFailed; BrokerError, from a broker of 4.x too,
-    which knows no modes; TransportError.
+    Raises: ConfigError; UsageError for a cluster without the topic; TopicRouteNotFound;
+    ConnectFailed; BrokerError, from a broker of 4.x too, which knows no modes; TransportError.
     """
     check_group(group)
     check_topic(topic)
@@ -243,8 +250,10 @@ def plan_request_mode(
     brokers = [
         BrokerAt(each.broker_name, each.cluster or "", each.broker_addrs[min(each.broker_addrs)])
         for each in sorted(route.broker_datas, key=lambda each: each.broker_name)
-        if each.broker_addrs
+        if each.broker_addrs and cluster in (None, each.cluster)
     ]
+    if not brokers and cluster is not None:
+        raise UsageError(f"no broker of cluster {cluster!r} has topic {topic!r}")
     code, timeout_ms = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, directory.timeout_ms
     asked = [ask(broker.address, code, timeout_ms=timeout_ms) for broker in brokers]
     replies = yield from gather(asked, name="request modes")
@@ -262,22 +271,27 @@ def set_request_mode(directory: Directory, changes: Sequence[ModeChange]) -> Ope
     yield from _carry_out(directory, RequestCode.SET_MESSAGE_REQUEST_MODE, changes)
 
 
-def delete_group(directory: Directory, group: str) -> Operation[None]:
-    """Delete a group at every broker: settings, offsets, retries and dead letters.
+def delete_group(
+    directory: Directory, group: str, *, cluster: str | None = None
+) -> Operation[None]:
+    """Delete a group at every broker, or every one of a cluster: all that the broker has of it.
 
-    Raises: RouteError if no broker is known; ConnectFailed; BrokerError; TransportError.
+    That is its settings, offsets, retries and dead letters.
+
+    Raises: RouteError if no broker is known; UsageError for an unknown cluster; ConnectFailed;
+        BrokerError; TransportError.
     """
     wrapped = directory.namespace.wrap(group)
     header = DeleteSubscriptionGroupRequestHeader(
         group_name=wrapped, remove_offset=True, clean_offset=True
     )
     code, timeout_ms = RequestCode.DELETE_SUBSCRIPTIONGROUP, directory.timeout_ms
-    addresses = yield from master_addresses(directory)
+    addresses = yield from master_addresses(directory, cluster=cluster)
     requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
     yield from gather(requests, name=f"delete group {group}")
     # Brokers leave these topics to tools, and deleting an unknown topic is not an error.
     for topic in (retry_topic(wrapped), dlq_topic(wrapped)):
-        yield from delete_topic(directory, topic)
+        yield from delete_topic(directory, topic, cluster=cluster)
 
 
 def _ask_all(

@@ -34,7 +34,11 @@ REMARK_CHARACTERS_MAX = 2_000
 _SHORTER_DELAY = "give a shorter delay, or raise the broker's timerMaxDelaySec"
 # Advice, by words of a remark. PlainPermissionManager.java, PlainAccessValidator.java.
 _HINTS_BY_REMARK = (
-    ("No accessKey is configured", "give access_key and secret_key"),
+    (
+        "No accessKey is configured",
+        "give access_key and secret_key; commands take them from a context, or from "
+        "SPARROWMQ_ACCESS_KEY and SPARROWMQ_SECRET_KEY",
+    ),
     ("No acl config for", "check access_key; the server has no such account"),
     ("Check signature failed", "check secret_key"),
     ("timer message illegal", _SHORTER_DELAY),

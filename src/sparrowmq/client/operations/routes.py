@@ -34,6 +34,8 @@ from sparrowmq.errors import (
     RouteError,
     SparrowError,
     TopicRouteNotFound,
+    UsageError,
+    did_you_mean,
 )
 from sparrowmq.protocol.bodies import ClusterInfo, TopicRouteAnswer
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
@@ -303,25 +305,39 @@ def find_cluster(
     )
 
 
-def find_brokers(
-    name_servers: NameServers, *, timeout_ms: int = INVOKE_TIMEOUT_MS
-) -> Operation[list[BrokerAt]]:
-    """Return all brokers that the name servers list, in the order of their names.
+def check_cluster(info: ClusterInfo, cluster: str | None) -> None:
+    """Raise a UsageError for an unknown cluster; None stands for all clusters."""
+    known = sorted(info.cluster_addr_table)
+    if cluster is not None and known and cluster not in known:
+        hint = did_you_mean(cluster, known, f"there are {', '.join(known)}")
+        raise UsageError(f"there is no cluster {cluster!r}{hint}")
 
-    Raises: ConnectFailed if no name server answers; RouteError if none lists a broker.
+
+def find_brokers(
+    name_servers: NameServers, *, cluster: str | None = None, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[list[BrokerAt]]:
+    """Return the brokers that the name servers list, in the order of their names.
+
+    Args:
+        cluster: the cluster whose brokers to return; None returns those of all clusters.
+
+    Raises: ConnectFailed if no name server answers; RouteError if none lists a broker; UsageError
+        for an unknown cluster.
     """
     info = yield from find_cluster(name_servers, timeout_ms=timeout_ms)
     cluster_of = {
         name: cluster for cluster, names in info.cluster_addr_table.items() for name in names
     }
+    check_cluster(info, cluster)
     found = [
         BrokerAt(name, cluster_of.get(name, ""), broker.broker_addrs[min(broker.broker_addrs)])
         for name, broker in sorted(info.broker_addr_table.items())
-        if broker.broker_addrs
+        if broker.broker_addrs and cluster in (None, cluster_of.get(name))
     ]
     if not found:
+        of_cluster = "" if cluster is None else f" of cluster {cluster!r}"
         raise RouteError(
-            f"name server {name_servers.in_order()[0]} knows no broker; "
+            f"name server {name_servers.in_order()[0]} knows no broker{of_cluster}; "
             f"start one, or check the address"
         )
     return found

@@ -186,20 +186,25 @@ def plan_topic_update(
     read_queues: int | None = None,
     write_queues: int | None = None,
     perm: int | None = None,
+    cluster: str | None = None,
 ) -> Operation[list[TopicChange]]:
     """Return the changes that an update of a topic would make, without making them.
 
     Args:
         read_queues, write_queues: the number of queues at each broker; None leaves the number.
         perm: the permissions that `parse_perm` returns; None leaves them.
+        cluster: the cluster whose brokers to change; None changes all brokers.
 
-    Raises: TopicRouteNotFound if no broker has the topic; ConfigError; TransportError; BrokerError.
+    Raises: TopicRouteNotFound if no broker has the topic; UsageError for an unknown cluster;
+        ConfigError; TransportError; BrokerError.
     """
     topic = directory.namespace.wrap(topic)
     for name, value in (("read_queues", read_queues), ("write_queues", write_queues)):
         if value is not None:
             check_range(name, value, 1, QUEUES_MAX)
-    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    brokers = yield from find_brokers(
+        directory.name_servers, cluster=cluster, timeout_ms=directory.timeout_ms
+    )
     asked = [all_topic_configs(directory, broker.address) for broker in brokers]
     tables = yield from gather(asked, name=f"settings of {topic}")
     wanted = {"read_queue_nums": read_queues, "write_queue_nums": write_queues, "perm": perm}

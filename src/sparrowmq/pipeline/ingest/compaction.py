@@ -2,7 +2,8 @@
 
 Neighbouring batches become one batch, in the directory of the last:
 
-1. Read `batchId=3` to `batchId=7`, write their rows to `_writing/compacted`, and count both.
+1. Read `batchId=3` to `batchId=7`, write their rows to `_writing/compacted`, count both, and sync
+   what was written.
 2. Write `_compaction.json`, which names the old directories.
 3. Move the old directories to `_compacted/`, then the new directory to `batchId=7`.
 4. Remove `_compacted/` and `_compaction.json`.
@@ -104,6 +105,8 @@ def _merge(
     if counted != expected:
         raise UsageError(f"compaction of {table} wrote {counted:,} of {expected:,} rows; kept both")
     mark_merged(files, writing, paths[-1])
+    # A power cut must not take what the old directories, which go soon, have had for long.
+    files.sync(writing)
     files.write_text(f"{table}/_compaction.json", json.dumps(group))
     _swap(files, table, group)
 
@@ -117,6 +120,7 @@ def _swap(files: Files, table: str, batch_ids: list[int]) -> None:
             if files.exists(path):
                 files.move(path, f"{away}/{_PREFIX}{number}")
         files.move(writing, f"{table}/{_PREFIX}{batch_ids[-1]}")
+    files.sync_names(table)
     files.remove(away)
     files.remove(f"{table}/_compaction.json")
 

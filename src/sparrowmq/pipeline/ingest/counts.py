@@ -1,7 +1,8 @@
 """Keeps the counts of an ingest after each batch, so that no run counts the whole table again.
 
 `out/counts/N.json` has the counts up to micro-batch N. A replayed batch reads the counts of the
-batch before and writes its own again. Older files are removed.
+batch before and writes its own again. Older files are removed. Where a file is lost, as by a power
+cut, the job counts the whole table once.
 
 A batch reads each queue from the end of the batch before to the end that Spark's checkpoint has for
 this batch. The offsets between both must all arrive, in the table or put aside. If they do not, the
@@ -118,15 +119,18 @@ class Ledger:
         self._checkpoint = checkpoint
         self._start = start
 
-    def read(self, batch_id: int) -> Counts:
-        """Return the counts up to a batch; zeros before the first."""
-        text = self._files.read_text(f"{self._root}/{batch_id}.json")
-        return Counts() if text is None else msgspec.json.decode(text, type=Counts)
+    def read(self, batch_id: int) -> Counts | None:
+        """Return the counts up to a batch; zeros before the first, None if they are lost."""
+        if batch_id < 0:
+            return Counts()
+        found = self._files.read_json(f"{self._root}/{batch_id}.json")
+        return None if found is None else msgspec.convert(found, Counts)
 
-    def read_latest(self) -> Counts:
-        """Return the counts up to the last written batch."""
-        names = [entry.name.removesuffix(".json") for entry in self._files.list(self._root)]
-        return self.read(max((int(name) for name in names if name.isdigit()), default=-1))
+    def latest(self) -> int:
+        """Return the last batch that was counted or committed; -1 if there is none."""
+        entries = [*self._files.list(self._root), *self._files.list(f"{self._checkpoint}/commits")]
+        names = [entry.name.removesuffix(".json") for entry in entries]
+        return max((int(name) for name in names if name.isdigit()), default=-1)
 
     def write(self, batch_id: int, counts: Counts) -> None:
         """Write the counts up to a batch, and remove files that no replay can need."""
@@ -134,12 +138,16 @@ class Ledger:
         self._files.write_text(f"{self._root}/{batch_id}.json", text)
         self._files.remove(f"{self._root}/{batch_id - 2}.json")
 
-    def spans(self, batch_id: int) -> dict[MessageQueue, OffsetSpan]:
+    def spans(self, batch_id: int, *, since: int | None = None) -> dict[MessageQueue, OffsetSpan]:
         """Return the offsets that a batch reads from each queue.
 
         Spark writes these offsets to its checkpoint before the batch begins.
+
+        Args:
+            since: the batch from which on to take all batches together; None for this one alone.
         """
-        start = self._offsets(batch_id - 1) if batch_id > 0 else self._start
+        first = batch_id if since is None else since
+        start = self._offsets(first - 1) if first > 0 else self._start
         ranges = ranges_between(decode_offsets(start), decode_offsets(self._offsets(batch_id)))
         return {each.queue: OffsetSpan(each.start, each.end) for each in ranges}
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -282,7 +282,7 @@ def _ingest(
     if is_stopped and settings.follow_interval_s is None:
         raise KeyboardInterrupt
     compaction = _compact(session, settings) if settings.compacts else None
-    counts = ledger.read_latest()
+    counts = sink.read_counts(session, ledger.latest())
     rows = read_parquet(session, settings.table, schema=_COUNTED) if counts.rows else None
     return IngestResult(
         settings=settings,
@@ -312,7 +312,7 @@ class _Sink:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         begin = time.monotonic()
-        before = self.ledger.read(batch_id - 1)
+        before = self.read_counts(batch.sparkSession, batch_id - 1)
         spans = {} if self.is_filtered else self.ledger.spans(batch_id)
         misfits = self._write_table(batch, batch_id)
         good = self._written(batch.sparkSession, self.settings.table, batch_id)
@@ -331,6 +331,33 @@ class _Sink:
         self.batches.append(written)
         if self.on_batch is not None:
             self.on_batch(written)
+
+    def read_counts(self, session: SparkSession, batch_id: int) -> Counts:
+        """Return the counts up to a batch; count what was written if they are lost.
+
+        Dead letters that were sent are then the messages that are in neither table.
+        """
+        kept = self.ledger.read(batch_id)
+        if kept is not None:
+            return kept
+        spans = {} if self.is_filtered else self.ledger.spans(batch_id, since=0)
+        settings = self.settings
+        good, bad = (
+            read_parquet(session, table, schema=f"{columns}, batchId int").where(
+                F.col("batchId") <= batch_id
+            )
+            if any(entry.is_directory for entry in Files(session, table).list(table))
+            else None
+            for table, columns in (
+                (settings.table, _COUNTED),
+                (settings.quarantine, f"{_COUNTED}, body binary, {REASON} string"),
+            )
+        )
+        if settings.dlq_group is None:
+            return count_batch(good, bad, batch_id, Counts(), spans)
+        counts = count_batch(good, bad, batch_id, Counts(), {})
+        offsets = sum(span.length for span in spans.values())
+        return replace(counts, offsets=offsets, put_aside=max(0, offsets - counts.rows))
 
     def _write_table(self, batch: DataFrame, batch_id: int) -> int | None:
         """Write the messages that fit; return the number of others, None for a batch replayed."""
@@ -445,8 +472,7 @@ def _claim(files: Files, settings: IngestSettings, schema: BodySchema | None) ->
         "required": [] if schema is None else list(schema.required),
         **({} if schema is None or schema.avro is None else {"avro": json.loads(schema.avro)}),
     }
-    text = files.read_text(path)
-    before: dict[str, Any] = {} if text is None else json.loads(text)
+    before: dict[str, Any] = files.read_json(path) or {}
     for name, value in claim.items():
         if before and before.get(name) != value:
             raise ConfigError(
