@@ -272,8 +272,8 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
     return declare(start, command, [*own, *options_of(ConnectionOptions), *options_of(_Output)])
 
 
-def find_broker_names(cluster: CommandCluster, name: str | None) -> set[str]:
-    """Return the brokers of one of the clusters, or of all. Raises: UsageError for another name."""
+def find_broker_names(cluster: CommandCluster, name: str) -> set[str]:
+    """Return the brokers of one of the clusters. Raises: UsageError for another name."""
     servers, timeout_ms = cluster.directory.name_servers, cluster.directory.timeout_ms
     found = cluster.run(find_brokers(servers, cluster=name, timeout_ms=timeout_ms))
     return {broker.name for broker in found}

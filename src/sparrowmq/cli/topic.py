@@ -239,7 +239,11 @@ def delete_topic(
     """
     with naming_topic(cluster, name):
         status = cluster.run(topics.topic_status(cluster.directory, name))
-    there = find_broker_names(cluster, cluster_name)
+    places, of_cluster = status.places, ""
+    if cluster_name is not None:
+        of_cluster = f" of cluster {cluster_name}"
+        there = find_broker_names(cluster, cluster_name)
+        places = tuple(each for each in places if each.broker_name in there)
     rows = [
         {
             "topic": status.topic,
@@ -252,11 +256,9 @@ def delete_topic(
             ),
             "groups": list(status.groups),
         }
-        for place in status.places
-        if place.broker_name in there
+        for place in places
     ]
     columns = columns_of("topic", "broker", "queues", "messages", "groups")
-    of_cluster = "" if cluster_name is None else f" of cluster {cluster_name}"
     carry_out(
         cluster,
         rows,

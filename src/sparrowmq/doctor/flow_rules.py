@@ -434,7 +434,7 @@ def _move_consequence(again: int, skipped: int) -> Phrase:
                 messages=count_of(skipped, "message"),
             )
         )
-    return parts[0] if len(parts) == 1 else Phrase("{parts}", parts=tuple(parts))
+    return Phrase("{parts}", parts=tuple(parts))
 
 
 def _describe_move(last: Sample, broker: str, change: ProgressChange) -> Phrase:

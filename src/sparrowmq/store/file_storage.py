@@ -187,11 +187,8 @@ class FileStorage:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._lock_fd = os.open(self.full_path("lock"), flags, _FILE_MODE)
             self._take_record_lock()
-            try:
+            with _naming(self.full_path("lock")):
                 os.pwrite(self._lock_fd, b"lock", 0)
-            except OSError as error:
-                error.filename = self.full_path("lock")
-                raise
         except BaseException:
             self.unlock()
             raise
