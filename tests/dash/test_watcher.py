@@ -47,7 +47,12 @@ class CountingDriver(AsyncDriver):
 
 
 @pytest.mark.long
-async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_a_second() -> None:
+async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # After its first look the page looks at nothing by itself: its looks would be measured too.
+    monkeypatch.setattr(watcher_module, "OVERVIEW_MS", 3_600_000)
+    monkeypatch.setattr(watcher_module, "TURN_MS", 3_600_000)
     async with (
         large_cluster(topics=TOPICS, groups=GROUPS, members=MEMBERS) as cluster,
         reading(cluster.name_server) as reader,
@@ -71,7 +76,6 @@ async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_
         taken = [await take() for _ in range(3)]
         _, overview, page = taken[-1]
 
-        # On a busy machine the page's own looks come in between, and each step takes longer.
         assert min(seconds for seconds, _, _ in taken) < 1.0
         # Of the groups that are asked for, each is asked for its members and for what waits.
         assert 2 < driver.counts[cluster.broker] <= 8 + 2 * GROUPS_ASKED_MAX
