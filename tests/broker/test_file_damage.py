@@ -85,8 +85,7 @@ def damages(content: bytes) -> Iterator[tuple[str, bytes]]:
 
 def json_files(n: int) -> dict[str, bytes]:
     """Return the content of each JSON file of a broker; `n` makes another one."""
-    kv_config = KVConfig()
-    kv_config.put("orders", "T", f"broker-a:{n}")
+    kv_config = KVConfig({"orders": {"T": f"broker-a:{n}"}})
     topic = plain("T", queue_count=n)
     group = SubscriptionGroupConfig(group_name="GID_c", retry_max_times=n)
     plan = GroupPlan(epoch=n, client_ids=["a"], owners={"a": [QUEUE]})

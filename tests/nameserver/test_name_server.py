@@ -327,9 +327,7 @@ def test_texts_are_kept_by_namespace_and_key(rig: Any) -> None:
     rig.call(RequestCode.PUT_KV_CONFIG, {**item, "value": "v"})
     found = rig.call(RequestCode.GET_KV_CONFIG, item)
     listed = rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
-    rig.server.kv_config.is_changed = False
     rig.call(RequestCode.DELETE_KV_CONFIG, item)
-    assert rig.server.kv_config.is_changed, "the file has the text still"
     gone = rig.call(RequestCode.GET_KV_CONFIG, item)
 
     assert (absent.code, absent.remark) == (22, "No config item, Namespace: n Key: k")
@@ -349,19 +347,16 @@ def test_order_of_a_topic_is_part_of_its_route_and_of_registrations(rig: Any) ->
 
 
 def test_texts_survive_their_file() -> None:
-    kv_config = KVConfig()
-    kv_config.put("n", "k", "v\u2028")
+    kv_config = KVConfig({"n": {"k": "v\u2028"}})
 
     again = KVConfig.decode(kv_config.encode())
 
     assert again.find("n", "k") == "v\u2028"
-    assert not again.is_changed
     assert b'"configTable"' in kv_config.encode()
 
 
 def test_number_of_texts_is_bounded(rig: Any) -> None:
-    for number in range(10_000):
-        rig.server.kv_config.put("n", str(number), "v")
+    rig.server.kv_config = KVConfig({"n": {str(number): "v" for number in range(10_000)}})
 
     item = {"namespace": "m", "key": "k", "value": "v"}
     assert rig.call(RequestCode.PUT_KV_CONFIG, item).code == 1
@@ -370,12 +365,11 @@ def test_number_of_texts_is_bounded(rig: Any) -> None:
 
 
 def test_number_of_namespaces_is_bounded_and_empty_ones_make_room(rig: Any) -> None:
-    kv_config, item = rig.server.kv_config, {"namespace": "m", "key": "k", "value": "v"}
-    for number in range(1_000):
-        kv_config.put(f"n{number}", "k", "v")
+    item = {"namespace": "m", "key": "k", "value": "v"}
+    rig.server.kv_config = KVConfig({f"n{number}": {"k": "v"} for number in range(1_000)})
     full = rig.call(RequestCode.PUT_KV_CONFIG, item).code
     for number in range(2):
-        kv_config.delete(f"n{number}", "k")
+        rig.call(RequestCode.DELETE_KV_CONFIG, {"namespace": f"n{number}", "key": "k"})
     empty = rig.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n0"})
 
     codes = [
@@ -385,7 +379,7 @@ def test_number_of_namespaces_is_bounded_and_empty_ones_make_room(rig: Any) -> N
 
     assert (full, empty.code, empty.body) == (1, 0, b'{"table":{}}')
     assert codes == [0, 0, 1, 0]
-    assert kv_config.table("n0") is None
+    assert rig.server.kv_config.table("n0") is None
 
 
 @pytest.mark.parametrize("code", [9999, RequestCode.SEND_MESSAGE])

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from sparrowmq.nameserver import server as servers
-from sparrowmq.nameserver.name_server import NameServer
+from sparrowmq.nameserver.name_server import KVConfig, NameServer
 from sparrowmq.nameserver.server import NameServerServer
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.remoting_server import bind
+from sparrowmq.serving.requests import Refusal
 from sparrowmq.simulation.faulty_disk import PowerCut, SimulatedStorage
 
 
@@ -48,45 +49,52 @@ async def test_a_failed_tick_is_not_the_last(
     assert [type(failure) for failure in failures] == [MemoryError]
 
 
-async def test_a_full_disk_is_one_line_and_the_change_is_written_once_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def put(server: NameServerServer, key: str, value: str = "v") -> None:
+    texts = server._machine.kv_config.put("n", key, value)
+    assert texts is not None
+    server._machine.replace_texts(texts)
+
+
+def delete(server: NameServerServer, key: str) -> None:
+    server._machine.replace_texts(server._machine.kv_config.delete("n", key))
+
+
+async def test_a_change_that_a_full_disk_keeps_from_its_file_is_refused_and_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def have_no_room(*_: object, **_settings: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     server = NameServerServer(tmp_path)
+    put(server, "before")
     with monkeypatch.context() as full:
         full.setattr(servers, "write_config", have_no_room)
-        for number in range(5):
-            server._machine.kv_config.put("n", str(number), "v")
-            server._turn()
-    monkeypatch.setattr(servers, "TICK_MS", 1)
-    await server.start(bind("127.0.0.1", 0))
-    while not (tmp_path / servers.KV_CONFIG_FILE).exists():
-        await asyncio.sleep(0.001)
+        for change in (put, delete):
+            with pytest.raises(Refusal, match=r"not made.*No space left on device"):
+                change(server, "before" if change is delete else "meanwhile")
+    found = [server._machine.kv_config.find("n", key) for key in ("before", "meanwhile")]
+    put(server, "after")
     await server.stop()
 
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert '"4":"v"' in (tmp_path / servers.KV_CONFIG_FILE).read_text()
+    assert found == ["v", None]
+    kept = KVConfig.decode((tmp_path / servers.KV_CONFIG_FILE).read_bytes())
+    assert kept.table("n") == {"before": "v", "after": "v"}
 
 
 async def test_first_write_after_a_damage_keeps_the_backup(tmp_path: Path) -> None:
     path, backup = tmp_path / servers.KV_CONFIG_FILE, tmp_path / f"{servers.KV_CONFIG_FILE}.bak"
     for number in range(3):
         server = NameServerServer(tmp_path)
-        server._machine.kv_config.put("n", str(number), "v")
-        server._turn()
+        put(server, str(number))
         await server.stop()
     kept = backup.read_bytes()
     path.write_bytes(b"{")
 
     server = NameServerServer(tmp_path)
-    server._machine.kv_config.put("n", "3", "v")
-    server._turn()
+    put(server, "3")
     assert backup.read_bytes() == kept
     whole = path.read_bytes()
-    server._machine.kv_config.put("n", "4", "v")
-    server._turn()
+    put(server, "4")
     assert backup.read_bytes() == whole
     await server.stop()
 
@@ -100,8 +108,7 @@ def test_a_deletion_that_is_repeated_after_a_kill_holds_across_a_power_cut(
     root: Any = None
     first = NameServerServer(root)
     for value in ("1", "2"):
-        first._machine.kv_config.put("n", "k", value)
-        first._turn()
+        put(first, "k", value)
     sync, is_killed = disk.sync_directory, False
 
     def die(path: str) -> None:
@@ -109,17 +116,15 @@ def test_a_deletion_that_is_repeated_after_a_kill_holds_across_a_power_cut(
 
     # The process is killed once the file has its name, and before the deletion is acknowledged.
     disk.sync_directory = die  # type: ignore[method-assign]
-    first._machine.kv_config.delete("n", "k")
     try:
-        first._turn()
+        delete(first, "k")
     except PowerCut:
         is_killed = True
     disk.sync_directory = sync  # type: ignore[method-assign]
     disk.kill()
 
     second = NameServerServer(root)
-    second._machine.kv_config.delete("n", "k")
-    second._turn()
+    delete(second, "k")
     disk.lose_power()
 
     assert is_killed

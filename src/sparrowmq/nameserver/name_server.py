@@ -7,7 +7,7 @@ request changes settings.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 
@@ -85,11 +85,10 @@ class NameServerRefusal(Enum):
 
 
 class KVConfig:
-    """Texts by namespace and key, kept in `kvConfig.json`."""
+    """Texts by namespace and key, kept in `kvConfig.json`. A table never changes."""
 
-    def __init__(self) -> None:
-        self._tables: dict[str, dict[str, str]] = {}
-        self.is_changed = False
+    def __init__(self, tables: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
+        self._tables = tables
 
     @classmethod
     def decode(cls, data: bytes) -> KVConfig:
@@ -97,36 +96,35 @@ class KVConfig:
 
         Raises: RemoteProtocolError if the content is damaged.
         """
-        kv_config = cls()
-        kv_config._tables = decode_file(_KVConfigFile, data).config_table
-        return kv_config
+        return cls(decode_file(_KVConfigFile, data).config_table)
 
     def encode(self) -> bytes:
         """Return the content of the file."""
         return encode_body(_KVConfigFile(config_table=self._tables), pretty=True)
 
-    def put(self, namespace: str, key: str, value: str) -> bool:
-        """Store a value; return False if there are too many."""
-        table = self._tables.get(namespace)
-        if table is None and len(self._tables) >= _NAMESPACES_MAX:
+    def put(self, namespace: str, key: str, value: str) -> KVConfig | None:
+        """Return a table with a value; None if there are too many."""
+        tables = self._tables
+        if namespace not in tables and len(tables) >= _NAMESPACES_MAX:
             # A namespace outlives its last value, as in RocketMQ, here until it is in the way.
-            self._tables = {name: values for name, values in self._tables.items() if values}
-            if len(self._tables) >= _NAMESPACES_MAX:
-                return False
-        if key not in (table or ()) and sum(map(len, self._tables.values())) >= _KEYS_MAX:
-            return False
-        self._tables.setdefault(namespace, {})[key] = value
-        self.is_changed = True
-        return True
+            tables = {name: values for name, values in tables.items() if values}
+            if len(tables) >= _NAMESPACES_MAX:
+                return None
+        values = tables.get(namespace, {})
+        if key not in values and sum(map(len, tables.values())) >= _KEYS_MAX:
+            return None
+        return KVConfig({**tables, namespace: {**values, key: value}})
 
     def find(self, namespace: str, key: str) -> str | None:
         """Return a value, or None."""
         return self._tables.get(namespace, {}).get(key)
 
-    def delete(self, namespace: str, key: str) -> None:
-        """Remove a value, if there is one."""
-        if self._tables.get(namespace, {}).pop(key, None) is not None:
-            self.is_changed = True
+    def delete(self, namespace: str, key: str) -> KVConfig:
+        """Return the table without a value."""
+        tables = dict(self._tables)
+        if namespace in tables:
+            tables[namespace] = {k: v for k, v in tables[namespace].items() if k != key}
+        return KVConfig(tables)
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
         """Return all values of a namespace, None if the namespace is not known."""
@@ -134,7 +132,7 @@ class KVConfig:
 
 
 class _KVConfigFile(msgspec.Struct, frozen=True, rename="camel"):
-    config_table: dict[str, dict[str, str]] = {}
+    config_table: Mapping[str, Mapping[str, str]] = {}
 
 
 class NameServer:
@@ -143,12 +141,18 @@ class NameServer:
     Args:
         kv_config: the table of its file, None without a file.
         access: the rules of access control; None allows everything.
+        save: writes the content of the table's file, or raises OSError; None without a file.
     """
 
     def __init__(
-        self, kv_config: KVConfig | None = None, *, access: AccessControl | None = None
+        self,
+        kv_config: KVConfig | None = None,
+        *,
+        access: AccessControl | None = None,
+        save: Callable[[bytes], None] | None = None,
     ) -> None:
         self._access = access
+        self._save = save
         self.routes = RouteTable()
         self.kv_config = kv_config or KVConfig()
         self.refusals = Refusals(NameServerRefusal)
@@ -168,6 +172,19 @@ class NameServer:
                 facts = self.refusals.note(NameServerRefusal.ACCESS, text, now_ms=now_ms)
                 return [*deny(request, reason), *facts]
         return serve(PROCESSORS, self, request)
+
+    def replace_texts(self, kv_config: KVConfig) -> None:
+        """Write another table of texts, then use it.
+
+        Raises: Refusal if it cannot be written; the table before stays in use.
+        """
+        if self._save is not None:
+            try:
+                self._save(kv_config.encode())
+            except OSError as error:
+                text = f"the change is not made, its file cannot be written: {error.strerror}"
+                raise Refusal(ResponseCode.SYSTEM_ERROR, text) from error
+        self.kv_config = kv_config
 
     def connection_closed(
         self, connection: Connection, *, now_ms: int, timestamp_ms: int
@@ -383,10 +400,12 @@ def set_write_perm(server: NameServer, request: Request) -> Sequence[Output]:
 def put_kv(server: NameServer, request: Request) -> Sequence[Output]:
     """Store a text."""
     header = decode_header(PutKVConfigRequestHeader, request.command.ext_fields)
-    if not server.kv_config.put(header.namespace, header.key, header.value):
+    changed = server.kv_config.put(header.namespace, header.key, header.value)
+    if changed is None:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR, f"more than {_KEYS_MAX} keys or {_NAMESPACES_MAX} namespaces"
         )
+    server.replace_texts(changed)
     return answer(request)
 
 
@@ -406,7 +425,8 @@ def get_kv(server: NameServer, request: Request) -> Sequence[Output]:
 def delete_kv(server: NameServer, request: Request) -> Sequence[Output]:
     """Remove a text."""
     header = decode_header(DeleteKVConfigRequestHeader, request.command.ext_fields)
-    server.kv_config.delete(header.namespace, header.key)
+    # Also without the value: a refused change may have reached the file.
+    server.replace_texts(server.kv_config.delete(header.namespace, header.key))
     return answer(request)
 
 

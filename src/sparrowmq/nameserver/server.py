@@ -9,7 +9,6 @@ import ssl
 from pathlib import Path
 
 from sparrowmq.calling import clock
-from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.nameserver.name_server import KVConfig, NameServer
 from sparrowmq.serving.access_control import AccessControl
 from sparrowmq.serving.limits import ServerLimits
@@ -49,22 +48,17 @@ class NameServerServer:
         self._storage = FileStorage(root)
         self._storage.lock()
         try:
-            # A killed process leaves a file whose name only the page cache has. From now on its
-            # content counts: a text that is not there needs no write to be deleted.
-            self._storage.sync_directory("")
             kv_config = read_config(self._storage, KV_CONFIG_FILE, KVConfig.decode)
             if kv_config.damage is not None:
                 LOG.error("the configuration was damaged: %s", kv_config.damage)
         except BaseException:
             self._storage.unlock()
             raise
-        self._machine = NameServer(kv_config.value, access=access)
+        self._machine = NameServer(kv_config.value, access=access, save=self._save)
         self._server = RemotingServer(
-            self._machine, limits=limits, tls=tls, takes_plain=takes_plain, on_turn=self._turn
+            self._machine, limits=limits, tls=tls, takes_plain=takes_plain
         )
         self._ticker: asyncio.TimerHandle | None = None
-        self._log = BoundedLog(LOG)
-        self._is_unsaved = False
         self._is_damaged = kv_config.damage is not None
 
     def use_tls(self, tls: ssl.SSLContext) -> None:
@@ -87,25 +81,8 @@ class NameServerServer:
         # First of all: a failed tick must not be the last.
         self._ticker = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
         self._server.perform(self._machine.tick(now_ms=clock.monotonic_ms()))
-        if self._is_unsaved:
-            self._save()
 
-    def _turn(self) -> None:
-        # The answers of this turn go out after the write: an acknowledged change is on the disk.
+    def _save(self, data: bytes) -> None:
         # The file is small and only operators change it: a thread would gain nothing.
-        if self._machine.kv_config.is_changed:
-            self._save()
-
-    def _save(self) -> None:
-        """Write the texts; after an error the ticks try again."""
-        kv_config = self._machine.kv_config
-        kv_config.is_changed = False
-        try:
-            write_config(
-                self._storage, KV_CONFIG_FILE, kv_config.encode(), keeps_backup=self._is_damaged
-            )
-            self._is_unsaved = self._is_damaged = False
-        except OSError as error:
-            self._is_unsaved = True
-            text = "%s cannot be written: %s"
-            self._log.log(logging.ERROR, "unsaved", text, KV_CONFIG_FILE, error)
+        write_config(self._storage, KV_CONFIG_FILE, data, keeps_backup=self._is_damaged)
+        self._is_damaged = False
