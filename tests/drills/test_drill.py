@@ -30,6 +30,7 @@ from sparrowmq.drills.relay import Relay
 from sparrowmq.drills.stage import (
     START_LIMIT_MS,
     Change,
+    DrillFailed,
     LateWork,
     find_late_work,
     list_changes,
@@ -384,3 +385,10 @@ def test_process_of_a_drill_refuses_a_size_that_the_command_refuses(
             build_app(), ["rebalance", "drill", "kill", option, str(value)]
         )
         assert refused.exit_code == 2
+
+
+def test_a_drill_whose_producer_failed_does_not_wait_to_its_end() -> None:
+    with set_stage(queue_count=1, rate=100) as stage:
+        stage._cluster.close()
+        with pytest.raises(DrillFailed, match="the producer failed"):
+            stage.wait("what never comes", lambda: False, limit_ms=60_000)

@@ -179,6 +179,7 @@ class Stage:
         start_ms = monotonic_ms()
         pause = threading.Event()
         while monotonic_ms() - start_ms < SETTLE_LIMIT_MS:
+            self._sender.check()
             changed_ms = self._holdings()[-1].at_ms
             is_quiet = monotonic_ms() - max(changed_ms, start_ms) >= QUIET_MS
             if is_quiet and self.is_balanced():
@@ -190,8 +191,13 @@ class Stage:
         return measure(self._holdings(), self._queues, since_ms=since_ms, until_ms=monotonic_ms())
 
     def wait(self, what: str, is_so: Callable[[], bool], *, limit_ms: int) -> None:
-        """Wait for a condition, as `Members.wait` does."""
-        self._members.wait(what, is_so, limit_ms=limit_ms)
+        """Wait for a condition, as `Members.wait` does, while the producer sends."""
+
+        def is_so_meanwhile() -> bool:
+            self._sender.check()
+            return is_so()
+
+        self._members.wait(what, is_so_meanwhile, limit_ms=limit_ms)
 
     def finish(self, *, waits: bool) -> tuple[set[tuple[int, int]], Counter[tuple[int, int]]]:
         """End the producer and read the members' deliveries.
@@ -316,20 +322,24 @@ class _Sender:
                     due_ms = start_ms + number * 1000 // self._rate
                     self._stopped.wait(max(0, due_ms - monotonic_ms()) / 1000)
         except BaseException as error:
-            # An error that nobody foresaw also ends the drill: `stop` raises it in its thread.
+            # An error that nobody foresaw also ends the drill: `check` raises it in its thread.
             self._error = error
 
     def stop(self) -> set[tuple[int, int]]:
-        """End the thread; return each message's queue id and offset.
-
-        Raises: DrillFailed for an error of the cluster; any other error that ended the thread.
-        """
+        """End the thread; return each message's queue id and offset. Raises: as `check`."""
         self.close()
+        self.check()
+        return self._sent
+
+    def check(self) -> None:
+        """Raise what ended the thread.
+
+        Raises: DrillFailed for an error of the cluster; any other error as it is.
+        """
         if isinstance(self._error, SparrowError):
             raise DrillFailed(f"the producer failed: {self._error}") from self._error
         if self._error is not None:
             raise self._error
-        return self._sent
 
     def close(self) -> None:
         """End the thread, even after an error."""
