@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,27 @@ def test_the_page_of_a_long_run_says_which_batches_it_leaves_out() -> None:
     assert "2,003" in text
     assert "Earlier batches are not shown, and are not in the speed: 2,000." in text
     assert "Earlier batches" not in whole
+
+
+def test_the_page_shows_the_newest_dates_and_gaps_and_the_longest_batch() -> None:
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    dates = [f"{first + timedelta(days=number):%Y-%m-%d}" for number in range(70)]
+    gaps = [Gap(number, "T", "b", 0, 7_000 + number, 9_000, 8) for number in range(25)]
+    counts = Counts(offsets=200, rows=140, by_date=dict.fromkeys(dates, 2), gaps=gaps, gap_count=25)
+    batches = Batch(0, 10, 1, 1.5), Batch(1, 30, 0, 0.5)
+
+    text = ingest.render(result_of(counts, *batches, batch_count=2))
+    filtered = ingest.render(replace(result_of(counts), is_filtered=True))
+
+    shown = re.findall(r"2026-\d\d-\d\d", text)
+    assert sorted(set(shown)) == dates[10:]
+    assert "Earlier dates are not shown: 10." in text
+    places = re.findall(r"7,0\d\d", text)
+    assert places == [f"7,0{number:02d}" for number in range(24, 4, -1)]
+    assert "25 queues not whole" in text
+    assert "20 messages/s" in text
+    assert "The longest was batch 0: 10 messages in 1.5 s." in text
+    assert "Queues that did not come whole" not in filtered
 
 
 def test_the_dates_of_a_table_are_counted_together_beyond_a_number() -> None:
