@@ -25,6 +25,7 @@ from sparrowmq.pipeline.duplicates import (
     job,
     judging,
     records,
+    report,
 )
 
 if TYPE_CHECKING:
@@ -291,7 +292,11 @@ def test_the_events_with_the_most_duplicates_are_listed_and_all_are_counted(
     assert found == [("B", 2, 2), ("C", 3, 3)]
 
 
-def test_a_page_shows_how_many_events_and_losses_it_leaves_out() -> None:
+def test_a_page_shows_how_many_events_and_losses_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(report, "_EVENTS_PLOTTED", 1)
+
     def event(index: int, duplicates: int) -> EventFigures:
         name = "moved" if index else "before the first event"
         return EventFigures("GID", index, name, "AVG", None, 9, duplicates, 0, 1)
@@ -310,6 +315,8 @@ def test_a_page_shows_how_many_events_and_losses_it_leaves_out() -> None:
     assert re.search(r">4<.*?rebalance events", text)
     assert "2 events with fewer duplicates, or none, are not shown." in text
     assert "are not shown" not in whole
+    # The table has both.
+    assert (text.count(">1. moved<"), text.count(">2. moved<")) == (1, 2)
     assert "All 5 are in the table missing." in text
     assert "17.50 of a hundred" in text
     # Duplicates of an event on average.
