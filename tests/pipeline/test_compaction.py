@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +55,28 @@ def test_a_kill_at_any_moment_leaves_each_batch_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[LocalFiles]
 ) -> None:
     session: Any = None
-    for changes in range(100):
+
+    def is_killed(table: Path, changes: int) -> bool:
+        use(kind(changes), monkeypatch)
+        try:
+            recover(session, str(table))
+        except Killed:
+            return True
+        return False
+
+    def is_killed_after(changes: int) -> bool:
         table = tmp_path / f"{changes}"
         write_batches(table, "[2, 3, 5]")
-        # Each run is killed after the one before has gone on, until one comes to its end.
-        for more in (*range(changes, -1, -1), None):
-            use(kind(more), monkeypatch)
-            try:
-                recover(session, str(table))
-                break
-            except Killed:
-                pass
+        # The runs after the first are killed too, each a change earlier, until one ends.
+        kills = list(takewhile(lambda left: is_killed(table, left), range(changes, -1, -1)))
 
         use(kind(), monkeypatch)
         recover(session, str(table))
         assert_is_done(table, "batchId=6", merged_into="batchId=5")
-        if more == changes:
-            break
-    assert changes in range(5, 99)
+        return bool(kills)
+
+    moments = list(takewhile(is_killed_after, range(100)))
+    assert len(moments) in range(5, 100)
 
 
 @pytest.mark.parametrize("plan", ["", "[2, 3"])

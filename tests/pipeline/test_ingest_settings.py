@@ -132,7 +132,7 @@ def test_an_ingest_whose_settings_are_gone_or_torn_keeps_its_checkpoint(
 
 
 def result_of(counts: Counts, *batches: Batch, batch_count: int = 0, **more: Any) -> IngestResult:
-    values = {"name_server": "127.0.0.1:1", "topic": "T", "out": "out", **more}
+    values: dict[str, Any] = {"name_server": "127.0.0.1:1", "topic": "T", "out": "out", **more}
     return IngestResult(
         settings=IngestSettings(**values),
         batches=batches,
