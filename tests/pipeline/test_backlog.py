@@ -298,8 +298,19 @@ def test_a_row_that_names_no_queue_is_one_clear_error(spark: SparkSession, tmp_p
 def test_a_page_counts_what_goes_on_and_names_when_it_began_and_ended() -> None:
     def accumulation(queue_id: int, days: int, *, is_open: bool) -> Accumulation:
         return Accumulation(
-            *("GID", "orders", "broker-a", queue_id, BEGIN, False),
-            *(BEGIN + timedelta(days=days), is_open, 10, 5, None, (), Cause.SLOW),
+            consumer_group="GID",
+            topic="orders",
+            broker_name="broker-a",
+            queue_id=queue_id,
+            since=BEGIN,
+            has_begun_before=False,
+            until=BEGIN + timedelta(days=days),
+            is_open=is_open,
+            lag_peak=10,
+            lag_last=5,
+            growth_per_second=None,
+            owners=(),
+            cause=Cause.SLOW,
         )
 
     def page_of(*found: Accumulation, count: int) -> str:
