@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import signal
 import socket
@@ -11,11 +12,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count as count_from
 from pathlib import Path
 from select import select
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from typer.testing import CliRunner
 
 from sparrowmq.calling.clock import monotonic_ms
 from sparrowmq.cli.main import build_app
+from sparrowmq.doctor.owner_history import QueueMove
+from sparrowmq.drills import stage as stage_module
 from sparrowmq.drills.__main__ import main
 from sparrowmq.drills.drill import decode_report, encode_report
 from sparrowmq.drills.kinds import QUEUE_COUNTS, RATES, DrillKind
@@ -36,8 +39,16 @@ from sparrowmq.drills.stage import (
     list_changes,
     set_stage,
 )
-from sparrowmq.processes.child_processes import Child
-from sparrowmq.processes.member_log import Assigned, Delivery, MemberLog
+from sparrowmq.model import MessageQueue
+from sparrowmq.processes.child_processes import Child, ChildProcesses
+from sparrowmq.processes.logbook import EVENTS_SUFFIX, Logbook
+from sparrowmq.processes.member_log import (
+    CONSUMED_SUFFIX,
+    Assigned,
+    Delivery,
+    MemberLog,
+    Started,
+)
 from waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -122,6 +133,114 @@ def test_event_begins_before_what_it_does_however_late_its_call_returns(
     assert rebalance.settled_ms >= changes[0].after_ms
 
 
+class Player:
+    """Members of a drill that only write what the test says into their logbooks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._books: dict[str, tuple[Logbook, Logbook]] = {}
+        monkeypatch.setattr(ChildProcesses, "start", self._start)
+
+    def _start(self, name: str, arguments: Sequence[str]) -> SimpleNamespace:
+        directory = Path(arguments[arguments.index("--logbooks") + 1])
+        suffixes = EVENTS_SUFFIX, CONSUMED_SUFFIX
+        events, consumed = (Logbook(directory / f"{name}{suffix}") for suffix in suffixes)
+        self._books[name] = events, consumed
+        events.write_event(Started(at_ms=monotonic_ms(), client_id=name, pid=0))
+        return SimpleNamespace(name=name, has_failed=False)
+
+    def own(self, name: str, *queue_ids: int) -> int:
+        """Let a member have these queues; return the time."""
+        at_ms = monotonic_ms()
+        self._books[name][0].write_event(Assigned(at_ms=at_ms, queue_ids=queue_ids))
+        return at_ms
+
+    def consume(self, name: str, queue_id: int, offsets: Iterable[int]) -> None:
+        """Let a member consume messages."""
+        lines = (Delivery(monotonic_ms(), queue_id, each, "").encode() for each in offsets)
+        self._books[name][1].write("".join(lines).encode())
+
+    def close(self) -> None:
+        """Close the logbooks."""
+        for book in itertools.chain.from_iterable(self._books.values()):
+            book.close()
+
+
+@pytest.fixture
+def player(monkeypatch: pytest.MonkeyPatch) -> Iterator[Player]:
+    found = Player(monkeypatch)
+    yield found
+    found.close()
+
+
+def test_member_that_is_cut_off_has_no_queues_until_the_healing(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_module, "QUIET_MS", 100)
+    with set_stage(queue_count=2, rate=5) as stage:
+        stage.start_member("1", can_be_cut=True)
+        stage.start_member("2")
+        player.own("member-1", 0)
+        last_ms = player.own("member-2", 1)
+        stage.settle()
+        quiet_ms = monotonic_ms() - last_ms
+
+        cut_ms = stage.cut()
+        player.own("member-2", 0, 1)
+        stage.settle()
+        ill = stage.measure(cut_ms)
+        healed_ms = stage.heal()
+        is_balanced = stage.is_balanced()
+        player.own("member-2", 1)
+        stage.settle()
+        cured = stage.measure(healed_ms)
+
+    queues = [MessageQueue("drill", "broker-a", queue_id) for queue_id in (0, 1)]
+    assert quiet_ms >= 100
+    assert ill.moves == (QueueMove(queues[0], ("member-1",), ("member-2",)),)
+    assert (ill.settled_ms is None, ill.longest_double_ms) == (False, 0)
+    assert not is_balanced
+    assert cured.moves == (QueueMove(queues[0], ("member-2",), ("member-1",)),)
+    assert cured.settled_ms is not None
+
+
+def test_group_that_is_settled_long_ago_is_watched_for_a_while(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_module, "QUIET_MS", 50)
+    monkeypatch.setattr(stage_module, "SETTLE_LIMIT_MS", 150)
+    with set_stage(queue_count=2, rate=5) as stage:
+        stage.start_member("1")
+        long_ago_ms = player.own("member-1", 0, 1)
+        stage.wait("time", lambda: monotonic_ms() >= long_ago_ms + 50, limit_ms=10_000)
+        begun_ms = monotonic_ms()
+        stage.settle()
+        watched_ms = monotonic_ms() - begun_ms
+
+        player.own("member-1", 0)
+        begun_ms = monotonic_ms()
+        stage.settle()
+        limit_ms = monotonic_ms() - begun_ms
+
+    assert watched_ms >= 50
+    # Nobody has the other queue.
+    assert limit_ms >= 150
+
+
+def test_drill_counts_what_its_members_consume_after_the_last_message(player: Player) -> None:
+    with set_stage(queue_count=1, rate=100) as stage:
+        stage.start_member("1")
+        stage.start_member("2")
+        player.consume("member-1", 0, range(2))
+        wait_until("two messages", lambda: len(stage._sender._sent) >= 2)
+        rest = threading.Timer(0.2, player.consume, ("member-2", 0, range(1, 10_000)))
+        rest.start()
+        sent, got = stage.finish(waits=True)
+        rest.join()
+
+    assert {(0, 0), (0, 1)} <= sent <= got.keys()
+    assert [got[0, offset] for offset in range(3)] == [1, 2, 1]
+
+
 def test_drill_whose_producer_fails_by_an_unforeseen_error_says_so() -> None:
     # A rate of 0 is none.
     with set_stage(queue_count=1, rate=0) as stage:
@@ -165,7 +284,7 @@ def test_late_work_is_what_a_member_got_from_the_cut_to_the_healing() -> None:
 
 
 def test_relay_that_cannot_listen_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    listen, count = asyncio.start_server, count_from(1)
+    listen, count = asyncio.start_server, itertools.count(1)
 
     async def listen_once(*args: Any) -> asyncio.Server:
         if next(count) == 2:

@@ -293,3 +293,47 @@ def test_a_row_that_names_no_queue_is_one_clear_error(spark: SparkSession, tmp_p
 
     with pytest.raises(ConfigError, match=f"queues: 1 of {len(rows)} rows have no queueId"):
         run(spark, tmp_path)
+
+
+def test_a_page_counts_what_goes_on_and_names_when_it_began_and_ended() -> None:
+    def accumulation(queue_id: int, days: int, *, is_open: bool) -> Accumulation:
+        return Accumulation(
+            consumer_group="GID",
+            topic="orders",
+            broker_name="broker-a",
+            queue_id=queue_id,
+            since=BEGIN,
+            has_begun_before=False,
+            until=BEGIN + timedelta(days=days),
+            is_open=is_open,
+            lag_peak=10,
+            lag_last=5,
+            growth_per_second=None,
+            owners=(),
+            cause=Cause.SLOW,
+        )
+
+    def page_of(*found: Accumulation, count: int) -> str:
+        extent = Extent(1, 4, 7, BEGIN, BEGIN + timedelta(days=1))
+        return backlog.render(
+            BacklogResult(
+                extent=extent,
+                lag_by_cause={},
+                accumulations=found,
+                accumulation_count=count,
+                timelines=[],
+            )
+        )
+
+    live, over = accumulation(0, 1, is_open=True), accumulation(1, 0, is_open=False)
+
+    assert "1 go on" in page_of(live, over, count=5)
+    assert "3 more are in the table accumulations." in page_of(live, over, count=5)
+    # Those that go on come first, so there may be more of them behind the list.
+    assert "1 or more go on" in page_of(live, count=5)
+    assert "1 go on" in page_of(live, count=1)
+    one_day, two_days = page_of(over, count=1), page_of(live, over, count=2)
+    assert one_day.count(">12:00:00<") == 2
+    assert two_days.count("01/01\u00a012:00:00") == 3
+    assert ">now<" in two_days
+    assert ">now<" not in one_day

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from local_files import Killed, LocalFiles
+from local_files import CopiedFiles, Killed, LocalFiles
 from sparrowmq.pipeline.ingest import compaction
 from sparrowmq.pipeline.ingest.compaction import compact, recover
 
@@ -25,35 +26,87 @@ def tree_of(table: Path) -> dict[str, str]:
     return {str(each.relative_to(table)): each.read_text() for each in table.rglob("*.parquet")}
 
 
-@pytest.mark.parametrize("changes", range(8))
+BATCHES = ("batchId=2", "batchId=3", "batchId=5", "batchId=6")
+MERGED = "_writing/compacted"
+
+
+def write_batches(table: Path, plan: str) -> None:
+    """Write four batches, a merged one that waits for the place of three, and the plan of that."""
+    for name in (*BATCHES, MERGED):
+        for date in ("date=1", "date=2"):
+            (table / name / date).mkdir(parents=True)
+            (table / name / date / f"{name[-1]}.parquet").write_text(name)
+    (table / "_compaction.json").write_text(plan)
+
+
+def assert_is_done(table: Path, *batches: str, merged_into: str | None = None) -> None:
+    places = {name: name for name in batches} | ({merged_into: MERGED} if merged_into else {})
+    assert tree_of(table) == {
+        f"{place}/{date}/{name[-1]}.parquet": name
+        for place, name in places.items()
+        for date in ("date=1", "date=2")
+    }
+    assert not (table / "_compaction.json").exists()
+    assert not (table / "_compacted").exists()
+
+
+@pytest.mark.parametrize("kind", [LocalFiles, CopiedFiles])
 def test_a_kill_at_any_moment_leaves_each_batch_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[LocalFiles]
 ) -> None:
-    table = tmp_path / "table"
-    merged = "_writing/compacted"
-    for name in ("batchId=2", "batchId=3", "batchId=5", "batchId=6", merged):
-        (table / name).mkdir(parents=True)
-        (table / name / "part.parquet").write_text(name)
-    (table / "_compaction.json").write_text(json.dumps([2, 3, 5]))
     session: Any = None
-    use(LocalFiles(changes), monkeypatch)
-    try:
-        recover(session, str(table))
-        was_killed = False
-    except Killed:
-        was_killed = True
 
-    use(LocalFiles(), monkeypatch)
-    for _ in range(2):
-        recover(session, str(table))
+    def is_killed(table: Path, changes: int) -> bool:
+        use(kind(changes), monkeypatch)
+        try:
+            recover(session, str(table))
+        except Killed:
+            return True
+        return False
 
-        assert tree_of(table) == {
-            "batchId=5/part.parquet": merged,
-            "batchId=6/part.parquet": "batchId=6",
-        }
-        assert not (table / "_compaction.json").exists()
-        assert not (table / "_compacted").exists()
-    assert was_killed is (changes < 6)
+    def is_killed_after(changes: int) -> bool:
+        table = tmp_path / f"{changes}"
+        write_batches(table, "[2, 3, 5]")
+        # The runs after the first are killed too, each a change earlier, until one ends.
+        kills = list(takewhile(lambda left: is_killed(table, left), range(changes, -1, -1)))
+
+        use(kind(), monkeypatch)
+        recover(session, str(table))
+        assert_is_done(table, "batchId=6", merged_into="batchId=5")
+        return bool(kills)
+
+    moments = list(takewhile(is_killed_after, range(100)))
+    assert len(moments) in range(5, 100)
+
+
+@pytest.mark.parametrize("plan", ["", "[2, 3"])
+def test_a_compaction_whose_plan_is_torn_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    session: Any = None
+    for is_swapped in (False, True):
+        for moved in range(4):
+            table = tmp_path / f"{is_swapped}{moved}"
+            write_batches(table, plan)
+            (table / "_compacted").mkdir()
+            for name in BATCHES[:moved]:
+                (table / name).rename(table / "_compacted" / name)
+            if is_swapped:
+                for name in BATCHES[moved:3]:
+                    (table / name).rename(table / "_compacted" / name)
+                (table / MERGED).rename(table / "batchId=5")
+            # A kill amid the recovery, too.
+            use(LocalFiles(moved), monkeypatch)
+            with suppress(Killed):
+                recover(session, str(table))
+
+            use(LocalFiles(), monkeypatch)
+            recover(session, str(table))
+
+            if is_swapped:
+                assert_is_done(table, "batchId=6", merged_into="batchId=5")
+            else:
+                assert_is_done(table, *BATCHES)
 
 
 def test_committed_neighbours_are_merged_up_to_the_largest_size(

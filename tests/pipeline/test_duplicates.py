@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +16,16 @@ pytest.importorskip("pyspark")
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline import duplicates
 from sparrowmq.pipeline.duplicates import (
+    DuplicatesResult,
     DuplicatesSettings,
+    EventFigures,
     GroupFigures,
     LostMessage,
     StrategyFigures,
+    job,
     judging,
     records,
+    report,
 )
 
 if TYPE_CHECKING:
@@ -266,3 +272,52 @@ def test_time_that_no_clock_takes_is_refused(seconds: float) -> None:
         given: dict[str, Any] = {name: seconds}
         with pytest.raises(ConfigError, match=f"{name} is .*; it must be 0 to 31,622,400 s"):
             DuplicatesSettings(consumed="c", out="o", **given)
+
+
+def test_the_events_with_the_most_duplicates_are_listed_and_all_are_counted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "EVENTS_MAX", 2)
+    deliveries = spark.sql(
+        "select group as consumerGroup, index as eventIndex, 'moved' as event, 'AVG' as strategy, "
+        "timestamp(null) as eventTimestamp, index as nth, 'a' as clientId, 'a' as firstClientId, "
+        "'T' as topic, 'b' as brokerName, 0 as queueId, '' as messageKey from values "
+        "('A', 0), ('A', 1), ('B', 1), ('B', 2), ('B', 2), ('C', 3), ('C', 3), ('C', 3) "
+        "as t(group, index)"
+    )
+
+    result = duplicates.sum_up(deliveries)
+
+    found = [(each.consumer_group, each.event_index, each.duplicates) for each in result.events]
+    assert found == [("B", 2, 2), ("C", 3, 3)]
+
+
+def test_a_page_shows_how_many_events_and_losses_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(report, "_EVENTS_PLOTTED", 1)
+
+    def event(index: int, duplicates: int) -> EventFigures:
+        name = "moved" if index else "before the first event"
+        return EventFigures("GID", index, name, "AVG", None, 9, duplicates, 0, 1)
+
+    result = DuplicatesResult(
+        groups=[GroupFigures("GID", 40, 33, 7, 3, 5, 2)],
+        events=[event(0, 0), event(1, 2), event(2, 5)],
+        strategies=[StrategyFigures("AVG", 4, 40, 7)],
+        lost=[LostMessage("GID", "orders", "broker-a", 1, 12, None)],
+        knows_produced=True,
+    )
+
+    text = duplicates.render(result)
+    whole = duplicates.render(replace(result, strategies=[StrategyFigures("AVG", 2, 40, 7)]))
+
+    assert re.search(r">4<.*?rebalance events", text)
+    assert "2 events with fewer duplicates, or none, are not shown." in text
+    assert "are not shown" not in whole
+    # The table has both.
+    assert (text.count(">1. moved<"), text.count(">2. moved<")) == (1, 2)
+    assert "All 5 are in the table missing." in text
+    assert "17.50 of a hundred" in text
+    # Duplicates of an event on average.
+    assert ">1.75<" in text

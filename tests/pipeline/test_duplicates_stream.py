@@ -9,6 +9,7 @@ import signal
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,10 +20,12 @@ import pyarrow.dataset as ds
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
+from local_files import LocalFiles
 from signals import send_when_handled
 from sparrowmq.cli.main import build_app
+from sparrowmq.errors import UsageError
 from sparrowmq.pipeline.duplicates import judging, records
-from sparrowmq.pipeline.duplicates.stream import Progress, read_tables, watch_duplicates
+from sparrowmq.pipeline.duplicates.stream import Progress, _Judge, read_tables, watch_duplicates
 from sparrowmq.spark.lag_listener import LagListener
 from waiting import wait_until
 
@@ -259,3 +262,19 @@ def test_long_after_its_last_delivery_it_is_known_who_had_a_queue_and_what_a_gro
     assert [(str(at)[:19], event) for at, event in events][1:] == [(moved, "1 queue moved")]
     missing = rows_of(tmp_path / "out", "missing", "consumerGroup", "msgId", "state")
     assert missing == [("GID_traced", "M2", "pending")]
+
+
+@pytest.mark.parametrize("left", [None, "", '{"watermark": "2026-'])
+def test_a_query_whose_progress_is_gone_or_torn_judges_nothing_a_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str | None
+) -> None:
+    monkeypatch.setattr("sparrowmq.pipeline.duplicates.stream.Files", lambda *_: LocalFiles())
+    path = tmp_path / "state" / "_4.json"
+    path.parent.mkdir()
+    if left is not None:
+        path.write_text(left)
+    judge = _Judge(str(tmp_path), timedelta(seconds=DELAY_S), None, None)
+    batch: Any = SimpleNamespace(sparkSession=None)
+
+    with pytest.raises(UsageError, match=f"{path} is gone, so this run would judge"):
+        judge(batch, 5)

@@ -707,6 +707,18 @@ def sink_for(spark: SparkSession, out: Path, **changes: Any) -> job._Sink:
 BATCHES = ([(0, b"1", 1), (1, b"no", None), (2, b"3", 3)], [(3, b"[]", None), (5, b"6", 6)])
 
 
+def test_a_run_keeps_its_newest_batches_and_the_number_of_all(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "BATCHES_MAX", 1)
+    sink = sink_for(spark, tmp_path)
+    for batch_id, rows in enumerate(BATCHES):
+        sink(batch_of(spark, rows), batch_id)
+
+    assert [batch.batch_id for batch in sink.batches] == [1]
+    assert sink.batch_count == 2
+
+
 def test_counts_that_are_lost_are_counted_again(spark: SparkSession, tmp_path: Path) -> None:
     sink = sink_for(spark, tmp_path)
     counts = tmp_path / "counts"
@@ -780,7 +792,10 @@ def test_a_dead_letter_has_the_jobs_reason_and_nothing_of_it_stays_in_memory(
     assert letter.properties["kept"] == "yes"
     assert (sink.read_counts(spark, 0).put_aside, cached()) == (1, before)
     shutil.rmtree(tmp_path / "counts")
-    assert sink.read_counts(spark, 0).put_aside == 1
+    counted = sink.read_counts(spark, 0)
+    assert (counted.put_aside, counted.has_assumed_letters) == (1, True)
+    sink(batch_of(spark, BATCHES[1]), 1)
+    assert sink.read_counts(spark, 1).has_assumed_letters
 
 
 def test_a_directory_of_another_ingest_is_refused(

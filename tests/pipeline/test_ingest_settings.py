@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,8 @@ from sparrowmq.cli.main import build_app
 from sparrowmq.cli.pipeline import _Options, _print_result
 from sparrowmq.errors import ConfigError
 from sparrowmq.pipeline import ingest
-from sparrowmq.pipeline.ingest import IngestSettings, job
-from sparrowmq.pipeline.ingest.counts import Counts
+from sparrowmq.pipeline.ingest import Batch, IngestSettings, job
+from sparrowmq.pipeline.ingest.counts import DATES_MAX, Counts, Gap, count_batch
 from sparrowmq.pipeline.ingest.job import IngestResult
 from sparrowmq.spark.bounds import OffsetChoice, StartChoice
 from sparrowmq.spark.checkpoint_offsets import EARLIEST
@@ -128,18 +131,86 @@ def test_an_ingest_whose_settings_are_gone_or_torn_keeps_its_checkpoint(
     assert (tmp_path / "checkpoint/offsets/0").exists()
 
 
-def test_no_secret_shows_in_a_result(capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"accessKey": "me", "SecretKey": "hush-1", "securityToken": "hush-2"}
-    settings = IngestSettings(name_server="127.0.0.1:1", topic="T", out="out", options=options)
-    result = IngestResult(
-        settings=settings,
-        batches=(),
-        counts=Counts(),
+def result_of(counts: Counts, *batches: Batch, batch_count: int = 0, **more: Any) -> IngestResult:
+    values: dict[str, Any] = {"name_server": "127.0.0.1:1", "topic": "T", "out": "out", **more}
+    return IngestResult(
+        settings=IngestSettings(**values),
+        batches=batches,
+        batch_count=batch_count,
+        counts=counts,
         is_filtered=False,
         files=0,
         size=0,
         compaction=None,
     )
+
+
+def test_the_page_of_a_long_run_says_which_batches_it_leaves_out() -> None:
+    batches = [Batch(number, 5, 0, 0.5) for number in range(2_000, 2_003)]
+    counts = Counts(offsets=10_015, rows=10_015)
+
+    text = ingest.render(result_of(counts, *batches, batch_count=2_003))
+    whole = ingest.render(result_of(counts, *batches, batch_count=3))
+
+    assert "2,003" in text
+    assert "Earlier batches are not shown, and are not in the speed: 2,000." in text
+    assert "Earlier batches" not in whole
+
+
+def test_the_page_shows_the_newest_dates_and_gaps_and_the_longest_batch() -> None:
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    dates = [f"{first + timedelta(days=number):%Y-%m-%d}" for number in range(70)]
+    gaps = [Gap(number, "T", "b", 0, 7_000 + number, 9_000, 8) for number in range(25)]
+    counts = Counts(offsets=200, rows=140, by_date=dict.fromkeys(dates, 2), gaps=gaps, gap_count=25)
+    batches = Batch(0, 10, 1, 1.5), Batch(1, 30, 0, 0.5)
+
+    text = ingest.render(result_of(counts, *batches, batch_count=2))
+    filtered = ingest.render(replace(result_of(counts), is_filtered=True))
+
+    shown = re.findall(r"2026-\d\d-\d\d", text)
+    assert sorted(set(shown)) == dates[10:]
+    assert "Earlier dates are not shown: 10." in text
+    places = re.findall(r"7,0\d\d", text)
+    assert places == [f"7,0{number:02d}" for number in range(24, 4, -1)]
+    assert "25 queues not whole" in text
+    assert "20 messages/s" in text
+    assert "The longest was batch 0: 10 messages in 1.5 s." in text
+    assert "Queues that did not come whole" not in filtered
+
+
+def test_the_dates_of_a_table_are_counted_together_beyond_a_number() -> None:
+    dates = [f"{number:07d}-01-01" for number in range(DATES_MAX + 5)]
+    before = Counts(by_date={**dict.fromkeys(dates, 2), "unknown": 1})
+
+    counts = count_batch(None, None, 1, before, {})
+    again = count_batch(None, None, 2, replace(counts, by_date={**counts.by_date, "0": 1}), {})
+
+    assert counts.by_date["other dates"] == 2 * 6
+    assert sorted(counts.by_date)[0] == dates[6]
+    assert sum(again.by_date.values()) == sum(before.by_date.values()) + 1
+    assert len(again.by_date) <= DATES_MAX + 1
+
+
+def test_the_page_says_that_dead_letters_are_assumed_where_counts_were_lost() -> None:
+    counts = Counts(offsets=10, rows=9, put_aside=1)
+    lost = replace(counts, has_assumed_letters=True)
+    gap = Gap(3, "T", "b", 0, 0, 9, 8)
+
+    known, assumed, missing = (
+        ingest.render(result_of(each, dlq_group="GID", schema="n INT"))
+        for each in (counts, lost, replace(lost, gap_count=1, gaps=[gap]))
+    )
+
+    every = "Every message that was read is in the table or put aside, once."
+    assert every in known
+    assert every not in assumed
+    assert "each offset without a row counts as a dead letter" in assumed
+    assert "1 queue not whole" in missing
+
+
+def test_no_secret_shows_in_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"accessKey": "me", "SecretKey": "hush-1", "securityToken": "hush-2"}
+    result = result_of(Counts(), options=options)
 
     _print_result(ingest, result, _Options(as_json=True))
 

@@ -22,11 +22,12 @@ from typer.testing import CliRunner
 from group_views import Q0, Q1, Q3, QUEUES, view_at
 from members import MemberProcess
 from sparrowmq import SimpleConsumer
+from sparrowmq.calling import clock
 from sparrowmq.cli.main import build_app
 from sparrowmq.client.faces.blocking import Producer
 from sparrowmq.client.faces.blocking_admin import Admin
 from sparrowmq.model import Message, MessageExt, MessageQueue
-from sparrowmq.pipeline.snapshot_tables import tables_of, write_tables
+from sparrowmq.pipeline.snapshot_tables import claim_timestamp, tables_of, write_tables
 from sparrowmq.spark.options import parse_options
 from sparrowmq.spark.queue_watch import QueueWatch
 from sparrowmq.testing import EmbeddedCluster
@@ -196,6 +197,37 @@ def test_a_reader_that_leaves_ends_the_snapshots_quietly(
     found = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
 
     assert (found.returncode, len(found.stdout.splitlines()), found.stderr) == (1, 1, "")
+
+
+def test_snapshots_of_one_millisecond_are_two(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = clock.timestamp_ms()
+    monkeypatch.setattr(clock, "timestamp_ms", lambda: now_ms)
+
+    code, stdout, stderr = run(
+        *("-n", cluster.name_server, "-o", str(tmp_path)),
+        *("--count", "2", "--every", "0", "--json"),
+    )
+
+    assert code == 0, stderr
+    looks = [json.loads(line)["timestamp_ms"] for line in stdout.splitlines()]
+    assert looks == [now_ms, now_ms + 1]
+    for table in ("topics", "members", "queues"):
+        found = sorted(path.name for path in (tmp_path / table).iterdir())
+        assert found == [f"{at_ms}.parquet" for at_ms in looks]
+
+
+def test_a_timestamp_is_of_one_of_two_processes(tmp_path: Path) -> None:
+    first = claim_timestamp(tmp_path, 7)
+    second = claim_timestamp(tmp_path, 7)
+    write_tables(tables_of([], timestamp_ms=first), tmp_path, timestamp_ms=first)
+    third = claim_timestamp(tmp_path, 7)
+
+    assert (first, second, third) == (7, 8, 9)
+    # The claims of two that are being written, which readers skip.
+    names = [".8.parquet", ".9.parquet", "7.parquet"]
+    assert sorted(path.name for path in (tmp_path / "members").iterdir()) == names
 
 
 def test_a_snapshot_that_was_cut_off_is_not_the_newest(tmp_path: Path) -> None:

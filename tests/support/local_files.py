@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from sparrowmq.errors import UsageError
 from sparrowmq.pipeline.files import DirectoryEntry, DirectoryUsage
 
 
@@ -57,6 +58,10 @@ class LocalFiles:
         else:
             Path(path).unlink(missing_ok=True)
 
+    def write_text(self, path: str, text: str) -> None:
+        self._change()
+        Path(path).write_text(text)
+
     def sync_names(self, path: str) -> None:
         """Do nothing: no power is cut."""
 
@@ -65,3 +70,28 @@ class LocalFiles:
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         # As Hadoop: into a directory that is there already.
         shutil.move(source, target)
+
+
+class CopiedFiles(LocalFiles):
+    """An object store, whose rename copies and removes a directory's files one after another."""
+
+    def move(self, source: str, target: str) -> None:
+        if any(self.list(target)):
+            # As Hadoop's client of S3.
+            raise UsageError(f"cannot rename {source} to {target}")
+        files = [each for each in sorted(Path(source).rglob("*")) if each.is_file()]
+        for each in files or [Path(source)]:
+            at = Path(target) / each.relative_to(source)
+            at.parent.mkdir(parents=True, exist_ok=True)
+            self._change()
+            shutil.copyfile(each, at)
+            self._change()
+            each.unlink()
+        shutil.rmtree(source, ignore_errors=True)
+
+    def remove(self, path: str) -> None:
+        for each in sorted(Path(path).rglob("*")):
+            if each.is_file():
+                self._change()
+                each.unlink()
+        super().remove(path)

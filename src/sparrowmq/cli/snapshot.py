@@ -36,7 +36,7 @@ def snapshot(
     from sparrowmq.calling.effects import sleep
     from sparrowmq.client.operations.groups import look_at_groups, take_snapshots
     from sparrowmq.model.names import check_group
-    from sparrowmq.pipeline.snapshot_tables import tables_of, write_tables
+    from sparrowmq.pipeline.snapshot_tables import claim_timestamp, tables_of, write_tables
 
     groups = group or []
     for name in groups:
@@ -57,8 +57,9 @@ def snapshot(
             raise next(iter(failures.values()))
         for name, error in failures.items():
             say(f"group {name} was left out: {error}")
-        tables = tables_of(found, timestamp_ms=at_ms)
         try:
+            at_ms = claim_timestamp(out, at_ms)
+            tables = tables_of(found, timestamp_ms=at_ms)
             write_tables(tables, out, timestamp_ms=at_ms)
         except OSError as error:
             raise UsageError(f"cannot write to {out}: {error}") from None

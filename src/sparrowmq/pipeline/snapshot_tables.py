@@ -9,7 +9,6 @@ Tests: test_snapshot.py.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,23 +80,57 @@ def tables_of(snapshots: Sequence[GroupSnapshot], *, timestamp_ms: int) -> dict[
     return tables
 
 
+def claim_timestamp(directory: Path, timestamp_ms: int) -> int:
+    """Return the first timestamp from this one on that no other snapshot here has, or will have.
+
+    Two snapshots of one timestamp would be one for readers, and their files have one name.
+
+    Raises: OSError if the directory cannot be written.
+    """
+    place = directory / "members"
+    place.mkdir(parents=True, exist_ok=True)
+    while not _claim(place, timestamp_ms):
+        timestamp_ms += 1
+    return timestamp_ms
+
+
 def write_tables(tables: dict[str, pa.Table], directory: Path, *, timestamp_ms: int) -> None:
     """Add one file to each table's directory; each file appears whole or not at all.
 
     `topics` comes last: readers take its newest rows for the newest snapshot, which is whole then.
+
+    Args:
+        timestamp_ms: a time from `claim_timestamp`, whose claim ends with the file of `members`.
 
     Raises: OSError if the directory cannot be written.
     """
     for name in ("members", "queues", "topics"):
         place = directory / name
         place.mkdir(parents=True, exist_ok=True)
-        path = place / f"{timestamp_ms}.parquet"
-        # Readers skip names that begin with a dot.
-        fresh = place / f".{path.name}.{os.getpid()}"
+        fresh = _fresh(place, timestamp_ms)
         with fresh.open("wb") as file:
             # Arrow would take the name of a place with a colon for a URL.
             pq.write_table(tables[name], file)
-        fresh.replace(path)
+        fresh.replace(place / f"{timestamp_ms}.parquet")
+
+
+def _claim(place: Path, timestamp_ms: int) -> bool:
+    """Claim a timestamp for this process; return whether it was free."""
+    fresh = _fresh(place, timestamp_ms)
+    try:
+        fresh.open("xb").close()
+    except FileExistsError:
+        return False
+    # Only now: the process that had claimed it may have written its file in between.
+    if not (place / f"{timestamp_ms}.parquet").exists():
+        return True
+    fresh.unlink()
+    return False
+
+
+def _fresh(place: Path, timestamp_ms: int) -> Path:
+    # Readers skip names that begin with a dot.
+    return place / f".{timestamp_ms}.parquet"
 
 
 def _topic_rows(view: GroupView) -> Iterator[tuple[Any, ...]]:

@@ -49,6 +49,8 @@ def render(result: BacklogResult) -> str:
     extent = result.extent
     seconds = (extent.end - extent.begin).total_seconds()
     open_count = sum(each.is_open for each in result.accumulations)
+    # They come first in the list.
+    is_cut = open_count == len(result.accumulations) < result.accumulation_count
     behind = sum(result.lag_by_cause.values())
     return page(
         "What piled up, since when, and why",
@@ -60,7 +62,11 @@ def render(result: BacklogResult) -> str:
                     f"over {format_duration(seconds * 1000)}" if seconds else "",
                 ),
                 Tile.of(extent.groups, "consumer group", count_of(extent.queues, "queue")),
-                Tile.of(result.accumulation_count, "accumulation", f"{open_count:,} go on"),
+                Tile.of(
+                    result.accumulation_count,
+                    "accumulation",
+                    f"{open_count:,}{' or more' if is_cut else ''} go on",
+                ),
                 Tile(format_compact(behind), "messages behind at the newest snapshot"),
             ]
         ),

@@ -141,7 +141,7 @@ class DuplicatesResult:
 
     Args:
         groups: the groups' figures, by name; empty while no delivery is old enough to be judged.
-        events: at most `EVENTS_MAX` events, by group and time.
+        events: at most `EVENTS_MAX` events, those with the most duplicates, by group and time.
         strategies: the strategies' figures, those with the most duplicates for a delivery first.
         lost: at most the first `LOST_NAMED_MAX` lost messages.
         knows_produced: whether the produced messages are known, so that losses were found.
@@ -272,7 +272,8 @@ def _list_events(attributed: DataFrame) -> list[EventFigures]:
         F.count_if(is_same).alias("bySameMember"),
         F.count_distinct(F.when(is_again, queue)).alias("queues"),
     )
-    return collect_as(rows.orderBy("consumerGroup", "eventIndex").limit(EVENTS_MAX), EventFigures)
+    worst = rows.orderBy(F.desc("duplicates"), "consumerGroup", "eventIndex").limit(EVENTS_MAX)
+    return collect_as(worst.orderBy("consumerGroup", "eventIndex"), EventFigures)
 
 
 def _list_strategies(attributed: DataFrame) -> list[StrategyFigures]:

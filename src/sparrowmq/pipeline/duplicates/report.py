@@ -28,7 +28,7 @@ _EVENTS_PLOTTED = 30
 
 def render(result: DuplicatesResult) -> str:
     """Return the HTML file."""
-    groups, events, strategies = result.groups, result.events, result.strategies
+    groups, strategies = result.groups, result.strategies
     deliveries = sum(group.deliveries for group in groups)
     duplicates = sum(group.duplicates for group in groups)
     share = f"{100 * duplicates / deliveries:.2f} of a hundred" if deliveries else ""
@@ -39,7 +39,7 @@ def render(result: DuplicatesResult) -> str:
             [
                 Tile(f"{deliveries:,}", "deliveries", f"to {count_of(len(groups), 'group')}"),
                 Tile.of(duplicates, "duplicate", share),
-                Tile.of(sum(event.event_index > 0 for event in events), "rebalance event"),
+                Tile.of(sum(each.events for each in strategies), "rebalance event"),
                 Tile(f"{max((g.most_often for g in groups), default=0):,}", "times at most"),
             ]
         ),
@@ -131,6 +131,10 @@ def _events(result: DuplicatesResult) -> Markup:
         )
         for event in result.events
     ]
+    left_out = sum(each.events for each in result.strategies) - sum(
+        event.event_index > 0 for event in result.events
+    )
+    more = f"{count_of(left_out, 'event')} with fewer duplicates, or none, are not shown."
     header = [
         *("group", "event", "at (UTC)", "strategy", "deliveries", "duplicates"),
         *("same member", "queues"),
@@ -139,6 +143,7 @@ def _events(result: DuplicatesResult) -> Markup:
         "Events",
         bar_figure("Duplicates from each event to the next", bars),
         Table(header, rows),
+        *([more] if left_out else []),
         "Same member: it had the message before itself, so nothing moved, or it moved away and "
         "back. Queues: those that duplicates are of.",
     )

@@ -30,6 +30,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from sparrowmq.errors import UsageError
 from sparrowmq.pipeline.duplicates import judging
 from sparrowmq.pipeline.duplicates.records import (
     ENTRY_COLUMNS,
@@ -200,10 +201,14 @@ class _Judge:
 
     def _progress(self, session: SparkSession, batch_id: int) -> Progress:
         path = f"{self.root}/state/_{batch_id}.json"
-        text = Files(session, self.root).read_text(path) if batch_id >= 0 else None
-        if text is None:
+        if batch_id < 0:
             return Progress(batch_id, _BEFORE_ALL, 0, 0, 0)
-        known = json.loads(text)
+        known = Files(session, self.root).read_json(path)
+        if known is None:
+            raise UsageError(
+                f"{path} is gone, so this run would judge deliveries a second time; put it back, "
+                f"or choose another directory"
+            )
         watermark = datetime.fromisoformat(known["watermark"])
         return Progress(batch_id, watermark, known["late"], 0, known.get("unreadable", 0))
 

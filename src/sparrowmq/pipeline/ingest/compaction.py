@@ -5,14 +5,18 @@ Neighbouring batches become one batch, in the directory of the last:
 1. Read `batchId=3` to `batchId=7`, write their rows to `_writing/compacted`, count both, and sync
    what was written.
 2. Write `_compaction.json`, which names the old directories.
-3. Move the old directories to `_compacted/`, then the new directory to `batchId=7`.
-4. Remove `_compacted/` and `_compaction.json`.
+3. Move the old directories to `_compacted/`, then write `_compacted/_all.json`.
+4. Move the new directory to `batchId=7`.
+5. Remove `_compacted/` and `_compaction.json`.
 
 A kill before step 2 leaves only files that readers skip. After a later kill `recover` repeats steps
-3 and 4; the next ingest and the next compaction call `recover` first. A reader never sees a row
-twice. Between the moves of step 3, which are some milliseconds apart, a reader that lists the
-directory misses the rows of these batches. A reader that must see all rows should read while no
-compaction runs.
+3 to 5; the next ingest and the next compaction call `recover` first. An object store moves a
+directory file by file, so a kill may leave a part of `batchId=7`: `_all.json` says that the part
+is of the new directory.
+
+A reader never sees a row twice. Between the moves, which are some milliseconds apart and take
+longer in an object store, a reader that lists the directory misses the rows of these batches. A
+reader that must see all rows should read while no compaction runs.
 
 A compaction takes only batches that the checkpoint has committed: those are never replayed.
 Tests: pipeline/test_compaction.py, pipeline/test_ingest.py.
@@ -80,13 +84,19 @@ def compact(
 
 
 def recover(session: SparkSession, table: str) -> None:
-    """Finish a compaction that was killed after step 2; otherwise do nothing."""
+    """Finish a compaction that was killed after step 2; otherwise do nothing.
+
+    One whose `_compaction.json` is torn is taken back.
+    """
     files = Files(session, table)
-    text = files.read_text(f"{table}/_compaction.json")
-    if text is None:
+    path = f"{table}/_compaction.json"
+    if not files.exists(path):
         return
-    batch_ids: list[int] = json.loads(text)
-    _swap(files, table, batch_ids)
+    batch_ids: list[int] | None = files.read_json(path)
+    if batch_ids is None:
+        _take_back(files, table)
+    else:
+        _swap(files, table, batch_ids)
 
 
 def _merge(
@@ -114,14 +124,53 @@ def _merge(
 def _swap(files: Files, table: str, batch_ids: list[int]) -> None:
     """Replace these batches by the merged directory; a repetition from any point is harmless."""
     writing, away = f"{table}/_writing/compacted", f"{table}/_compacted"
+    all_away = f"{away}/_all.json"
     if files.exists(writing):
-        for number in batch_ids:
-            path = f"{table}/{_PREFIX}{number}"
-            if files.exists(path):
-                files.move(path, f"{away}/{_PREFIX}{number}")
-        files.move(writing, f"{table}/{_PREFIX}{batch_ids[-1]}")
+        if not files.exists(all_away):
+            for number in batch_ids:
+                path, target = f"{table}/{_PREFIX}{number}", f"{away}/{_PREFIX}{number}"
+                if files.exists(target):
+                    files.remove(path)
+                elif files.exists(path):
+                    files.move(path, target)
+            files.sync_names(table)
+            files.write_text(all_away, json.dumps(batch_ids))
+        _move(files, writing, f"{table}/{_PREFIX}{batch_ids[-1]}")
+    _clear(files, table)
+
+
+def _move(files: Files, source: str, target: str) -> None:
+    """Move a directory, of which a kill may have left a part at the target.
+
+    A file whose move was cut off is whole at its source.
+    """
+    if not files.exists(target):
+        files.move(source, target)
+        return
+    for entry in files.list(source):
+        path, there = f"{source}/{entry.name}", f"{target}/{entry.name}"
+        if entry.is_directory:
+            _move(files, path, there)
+        else:
+            files.remove(there)
+            files.move(path, there)
+    files.remove(source)
+
+
+def _take_back(files: Files, table: str) -> None:
+    """Put the old directories back, which are all there while the merged one is in its place."""
+    writing, away = f"{table}/_writing/compacted", f"{table}/_compacted"
+    if files.exists(writing):
+        for entry in files.list(away):
+            if entry.is_directory:
+                files.move(f"{away}/{entry.name}", f"{table}/{entry.name}")
+        files.remove(writing)
+    _clear(files, table)
+
+
+def _clear(files: Files, table: str) -> None:
     files.sync_names(table)
-    files.remove(away)
+    files.remove(f"{table}/_compacted")
     files.remove(f"{table}/_compaction.json")
 
 

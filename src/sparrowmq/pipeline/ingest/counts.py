@@ -31,6 +31,9 @@ QUEUE_COLUMNS = ("topic", "brokerName", "queueId")
 DATE, REASON = "date", "reason"
 REASONS_MAX = 100
 GAPS_MAX = 100
+# More dates than 27 years have; the lowest beyond them are counted together.
+DATES_MAX = 10_000
+_OTHERS = "other dates"
 # The bytes shown of the example body for a reason.
 _EXAMPLE_BYTES = 120
 # A prime: each remainder has one cube.
@@ -64,10 +67,12 @@ class Counts:
     Args:
         offsets: the number of offsets read, which is the number of messages that should arrive.
         put_aside: the messages that do not fit the schema.
-        by_date: the rows of the table for each date, sorted by date.
+        by_date: the rows of the table for each date, sorted by date; beyond `DATES_MAX` together.
         reasons: at most `REASONS_MAX` reasons, the most frequent first.
         gap_count: the number of all gaps.
         gaps: the latest gaps.
+        has_assumed_letters: whether counts were lost, so that an earlier gap may be among the
+            dead letters in `put_aside`.
     """
 
     offsets: int = 0
@@ -77,6 +82,7 @@ class Counts:
     reasons: Sequence[Reason] = ()
     gap_count: int = 0
     gaps: Sequence[Gap] = ()
+    has_assumed_letters: bool = False
 
     @property
     def messages(self) -> int:
@@ -179,6 +185,8 @@ def count_batch(
     by_date = Counter(dict(before.by_date))
     for row in rows:
         by_date[row[DATE] or "unknown"] += row["count"]
+    for date in sorted(by_date)[:-DATES_MAX]:
+        by_date[_OTHERS] += by_date.pop(date)
     found: Counter[MessageQueue] = Counter()
     sums: Counter[MessageQueue] = Counter()
     for row in (*rows, *aside):

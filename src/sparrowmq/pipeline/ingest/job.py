@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -85,6 +86,8 @@ _CONF = {
 _OWN_OPTIONS = frozenset({"nameserver", "topic", "columns", "profile", "bodyschema"})
 # Those that say where a read begins.
 _STARTS = frozenset({"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"})
+# The newest batches that a result has. A run that follows may have any number.
+BATCHES_MAX = 1_000
 # A text is cast to a date, and ends the job if it is none.
 _DATE_TYPES = ("date", "timestamp", "timestamp_ntz", "string")
 # The columns of a written batch from which it is counted. Python has no dates before the year 1 and
@@ -203,7 +206,8 @@ class IngestResult:
 
     Args:
         settings: the run's settings.
-        batches: the batches of this run.
+        batches: the newest batches of this run, at most `BATCHES_MAX`.
+        batch_count: the number of all batches of this run.
         counts: the counts of all runs.
         is_filtered: whether brokers filtered messages, so that offsets do not show missing rows.
         files, size: the number of the table's files, and their bytes.
@@ -212,6 +216,7 @@ class IngestResult:
 
     settings: IngestSettings
     batches: Sequence[Batch]
+    batch_count: int
     counts: Counts
     is_filtered: bool
     files: int
@@ -286,7 +291,8 @@ def _ingest(
     rows = read_parquet(session, settings.table, schema=_COUNTED) if counts.rows else None
     return IngestResult(
         settings=settings,
-        batches=sink.batches,
+        batches=list(sink.batches),
+        batch_count=sink.batch_count,
         counts=counts,
         is_filtered=is_filtered,
         compaction=compaction,
@@ -308,7 +314,8 @@ class _Sink:
     ledger: Ledger
     on_batch: Callable[[Batch], None] | None
     is_filtered: bool
-    batches: list[Batch] = field(default_factory=list)
+    batches: deque[Batch] = field(default_factory=lambda: deque(maxlen=BATCHES_MAX))
+    batch_count: int = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         begin = time.monotonic()
@@ -329,13 +336,15 @@ class _Sink:
         put_aside = counts.put_aside - before.put_aside
         written = Batch(batch_id, counts.messages - before.messages, put_aside, seconds)
         self.batches.append(written)
+        self.batch_count += 1
         if self.on_batch is not None:
             self.on_batch(written)
 
     def read_counts(self, session: SparkSession, batch_id: int) -> Counts:
         """Return the counts up to a batch; count what was written if they are lost.
 
-        Dead letters that were sent are then the messages that are in neither table.
+        Dead letters that were sent are then assumed to be the messages that are in neither table:
+        their topic has them again where a batch was replayed, and does not keep them.
         """
         kept = self.ledger.read(batch_id)
         if kept is not None:
@@ -357,7 +366,8 @@ class _Sink:
             return count_batch(good, bad, batch_id, Counts(), spans)
         counts = count_batch(good, bad, batch_id, Counts(), {})
         offsets = sum(span.length for span in spans.values())
-        return replace(counts, offsets=offsets, put_aside=max(0, offsets - counts.rows))
+        put_aside = max(0, offsets - counts.rows)
+        return replace(counts, offsets=offsets, put_aside=put_aside, has_assumed_letters=True)
 
     def _write_table(self, batch: DataFrame, batch_id: int) -> int | None:
         """Write the messages that fit; return the number of others, None for a batch replayed."""

@@ -47,7 +47,7 @@ def render(result: IngestResult) -> str:
                 Tile.of(len(counts.by_date), "date"),
                 Tile.of(result.files, "file", f"{format_compact(result.size / 1e6)} MB"),
                 Tile(
-                    f"{len(result.batches):,}",
+                    f"{result.batch_count:,}",
                     "batches of this run",
                     f"{messages / seconds:,.0f} messages/s" if seconds else "nothing was new",
                 ),
@@ -86,6 +86,12 @@ def _check(result: IngestResult) -> Markup:
             "Nothing can be said about missing messages",
             "A filter leaves messages out, so offsets do not say how many must come. "
             f"{count_of(counts.messages, 'message')} came.",
+        )
+    if counts.has_assumed_letters and not counts.gap_count:
+        return section(
+            "Nothing can be said about messages that were missing earlier",
+            "The counts were lost, and dead letters are not counted again: up to then each offset "
+            "without a row counts as a dead letter.",
         )
     kept = "quarantine" if result.settings.dlq_group is None else "dead letters"
     check = Check(
@@ -169,10 +175,17 @@ def _batches(result: IngestResult) -> Markup:
         x_label="seconds spent on batches",
         y_label="messages",
     )
+    left_out = result.batch_count - len(batches)
+    note = (
+        [f"Earlier batches are not shown, and are not in the speed: {left_out:,}."]
+        if left_out
+        else []
+    )
     longest = max(batches, key=lambda batch: batch.seconds)
     return section(
         "Batches of this run",
         f"The longest was batch {longest.batch_id}: {count_of(longest.messages, 'message')} in "
         f"{format_number(longest.seconds)} s.",
+        *note,
         figure(plot, caption="Messages written"),
     )
