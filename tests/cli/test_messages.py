@@ -211,6 +211,8 @@ def test_lines_that_were_sent_before_a_failure_are_counted(
         (["x", "--file", "y"], "give a body or --file"),
         (["x", "--property", "a"], "write NAME=VALUE"),
         (["x", "--queue", "3"], "write BROKER:ID"),
+        (["x", "--queue", "broker-a:9"], "has no queue broker-a:9 for this; it has broker-a:0 to"),
+        (["x", "--queue", "broker-b:0"], "has no queue broker-b:0 for this; it has broker-a:0 to"),
         (["--file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
         # It can be opened.
         (["--file", "/proc/self/mem"], "cannot read /proc/self/mem: "),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Operation, timestamp
 from sparrowmq.client.directory import Directory, QueueLag
 from sparrowmq.client.operations.administer import (
     consumer_ids,
@@ -25,7 +25,7 @@ from sparrowmq.client.operations.administer import (
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import commit_all
 from sparrowmq.client.operations.request import ask
-from sparrowmq.client.operations.routes import get_master_address
+from sparrowmq.client.operations.routes import check_queues, get_master_address
 from sparrowmq.client.route_cache import is_static
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
@@ -129,11 +129,13 @@ def plan_reset(
     that the topic does not have, and for a reset that is impossible while members are connected;
     TransportError; BrokerError.
     """
+    now_timestamp_ms = yield from timestamp()
+    if target.timestamp_ms is not None and target.timestamp_ms > now_timestamp_ms:
+        raise UsageError(
+            "the time to go on at lies in the future; to skip all messages, go on at latest"
+        )
     lags = yield from group_lag(directory, group, topic)
-    known = {(lag.queue.broker_name, lag.queue.queue_id) for lag in lags}
-    unknown = sorted(set(queues) - known)
-    if unknown:
-        raise UsageError(f"topic {topic!r} has no queue {unknown[0][0]}:{unknown[0][1]}")
+    check_queues(topic, queues, [lag.queue for lag in lags])
     chosen = [
         lag
         for lag in lags

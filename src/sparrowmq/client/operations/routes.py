@@ -196,6 +196,22 @@ def get_master_address(directory: Directory, queue: MessageQueue) -> Operation[s
     return master
 
 
+def check_queues(
+    topic: str, given: Iterable[tuple[str, int]], known: Iterable[MessageQueue]
+) -> None:
+    """Raise a UsageError for a queue, by broker and id, that is none of those it may be."""
+    ids: dict[str, set[int]] = {}
+    for each in known:
+        ids.setdefault(each.broker_name, set()).add(each.queue_id)
+    for name, queue_id in sorted(given):
+        if queue_id not in ids.get(name, ()):
+            there = [f"{at}:{min(of)} to {at}:{max(of)}" for at, of in sorted(ids.items())]
+            raise UsageError(
+                f"topic {topic!r} has no queue {name}:{queue_id} for this; it has "
+                f"{', '.join(there) or 'none'}"
+            )
+
+
 def get_publish_route(
     publisher: Publisher, topic: str, *, now_ms: int, timeout_ms: int
 ) -> Operation[TopicRoute]:
