@@ -21,6 +21,7 @@ from sparrowmq.dash.web import Site, View, Visit, group_href, topic_href
 from sparrowmq.errors import BrokerError, UsageError
 from sparrowmq.model.names import check_group, check_new_topic, check_topic
 from sparrowmq.model.whole_number import read_whole_number
+from sparrowmq.serving.access_control import check_account
 
 Values: TypeAlias = Mapping[str, str]
 
@@ -403,7 +404,8 @@ async def _account(site: Site, visit: Visit) -> list[FormField]:
 
 async def _plan_account(site: Site, visit: Visit, values: Values) -> FormPlan:
     name = visit.request.path_params.get("account") or values["account"]
-    known = next((a for a in await _accounts(site, visit) if a.access_key == name), None)
+    found = await _accounts(site, visit)
+    known = next((a for a in found if a.access_key == name), None)
     if known is None and not values["secret"]:
         raise UsageError(f"{name} is a new account; give its secret key")
     lines = {key: ",".join(values[key].split()) for key in ("topic_perms", "group_perms")}
@@ -417,6 +419,9 @@ async def _plan_account(site: Site, visit: Visit, values: Values) -> FormPlan:
         topic_perms=lines["topic_perms"],
         group_perms=lines["group_perms"],
     )
+    check_account(change)
+    if not change.admin:
+        accounts.check_administrators(found, name)
     row = (
         name,
         ("***" if known else None, "*** new" if values["secret"] else "***"),
@@ -439,6 +444,7 @@ async def _plan_account_end(site: Site, visit: Visit, values: Values) -> FormPla
     name = visit.request.path_params["account"]
     found = await _accounts(site, visit)
     rows = [(a.broker_name, a.access_key) for a in found if a.access_key == name]
+    accounts.check_administrators(found, name)
     return FormPlan(
         preview(("broker", "account"), rows),
         _run(site, partial(accounts.delete_account, site.watcher.directory, name)),

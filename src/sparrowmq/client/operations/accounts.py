@@ -6,6 +6,7 @@ Tests: cli/test_acl.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.calling.effects import Operation
@@ -13,6 +14,7 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_masters
+from sparrowmq.errors import UsageError
 from sparrowmq.protocol.bodies import AclConfigBody
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import (
@@ -46,6 +48,21 @@ def list_accounts(directory: Directory) -> Operation[list[BrokerAccount]]:
     brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     found = yield from gather([_accounts_of(directory, b) for b in brokers], name="accounts")
     return sorted(account for accounts in found for account in accounts)
+
+
+def check_administrators(known: Sequence[BrokerAccount], access_key: str) -> None:
+    """Raise a UsageError if a broker has no administrator but this one, which is to go."""
+    others = {each.broker_name for each in known if each.is_admin and each.access_key != access_key}
+    alone = [
+        each.broker_name
+        for each in known
+        if each.is_admin and each.access_key == access_key and each.broker_name not in others
+    ]
+    if alone:
+        raise UsageError(
+            f"{access_key} is the only administrator of {', '.join(alone)}, and nobody could "
+            "administer there any more; make another administrator first"
+        )
 
 
 def _accounts_of(directory: Directory, broker: BrokerAt) -> Operation[list[BrokerAccount]]:
