@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
-from msgspec import structs
+from msgspec import Struct, structs
 
 from play import Handler, Play
 from sparrowmq.calling.effects import Operation
@@ -134,7 +134,7 @@ def answer_without_a_master(away: Mapping[int, str]) -> Handler:
         QueueData(broker_name=name, read_queue_nums=1, write_queue_nums=1, perm=6) for name in "ab"
     ]
     config = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6)
-    bodies = {
+    bodies: Mapping[int, Struct] = {
         RequestCode.GET_BROKER_CLUSTER_INFO: ClusterInfo(
             broker_addr_table={each.broker_name: each for each in brokers},
             cluster_addr_table={"C": ["a", "b"]},
@@ -153,9 +153,9 @@ def answer_without_a_master(away: Mapping[int, str]) -> Handler:
             members = ["m"] if address == "b:2" else []
             body = encode_body(ConsumerListBody(consumer_id_list=members))
             return response_to(request, body=body)
-        body = bodies.get(RequestCode(request.code))
-        if body is not None:
-            return response_to(request, body=encode_body(body))
+        found = bodies.get(RequestCode(request.code))
+        if found is not None:
+            return response_to(request, body=encode_body(found))
         return response_to(request, ext_fields={"offset": "0"})
 
     return answer
