@@ -92,8 +92,7 @@ def send(
     place = None if queue is None else MessageQueue(topic, *parse_queue(queue))
     with naming_topic(cluster, topic):
         route = cluster.run(get_route(cluster.directory, topic))
-    if place is not None:
-        check_queues(topic, [(place.broker_name, place.queue_id)], route.publish_queues)
+    check_queues(topic, [] if place is None else [place[1:]], route.publish_queues)
     with Producer(COMMAND_PRODUCER_GROUP, **cluster.client_settings) as producer:
         if body is not None:
             _show(cluster, producer.send(message, queue=place))
