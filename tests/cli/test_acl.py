@@ -48,12 +48,23 @@ def test_accounts_are_made_changed_and_deleted_with_the_keys_of_a_context(
         empty = tmp_path / "empty"
         empty.write_text("\n")
         new = ["acl", "put", "orders-service", "--yes"]
-        for options, words in (
-            ([], "orders-service is a new account; give --secret-key-file"),
-            (["--secret-key-file", str(empty)], f"{empty} is empty"),
+        short = tmp_path / "short"
+        short.write_text("secret")
+        with_secret = [*new[:-1], "--secret-key-file", str(service)]
+        alone = "administrator is the only administrator of broker-a"
+        for line, words in (
+            (new, "orders-service is a new account; give --secret-key-file"),
+            ([*new, "--secret-key-file", str(empty)], f"{empty} is empty"),
+            ([*new, "--secret-key-file", str(short)], "secretKey must be given and have 7"),
+            ([*with_secret, "--topics", "READ"], "is 'READ'; give DENY, PUB, SUB or PUB|SUB"),
+            ([*with_secret, "--topic", "orders"], "'orders' in topicPerms is not a NAME=PERM"),
+            ([*with_secret, "--from", "10.0.0"], "10.0.0"),
+            (["acl", "delete", "administrator", "--yes"], alone),
+            (["acl", "put", "administrator", "--no-admin", "--yes"], alone),
         ):
-            refused = CliRunner().invoke(build_app(), [*new, *options])
-            assert (refused.exit_code, words in refused.stderr) == (2, True)
+            refused = CliRunner().invoke(build_app(), line)
+            assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
+            assert refused.stdout == ""
         put = ("acl", "put", "orders-service", "--secret-key-file", str(service))
         permissions = ("--topic", "orders=PUB|SUB", "--topics", "DENY")
         run(*put, *permissions)
@@ -63,6 +74,8 @@ def test_accounts_are_made_changed_and_deleted_with_the_keys_of_a_context(
         fields = ("--admin", "--from", "10.0.0.*", "--topics", "PUB", "--groups", "SUB")
         lists = ("--topic", "orders=PUB", "--topic", "bills=SUB", "--group", "G=SUB")
         run("acl", "put", "reports", "--secret-key-file", str(service), *fields, *lists, "--yes")
+        # There is another administrator now.
+        assert "administrator" in run("acl", "delete", "administrator")
         run("acl", "put", "reports", "--no-admin", "--groups", "DENY", "--yes")
         (row,) = [
             each

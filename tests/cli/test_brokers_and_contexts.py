@@ -11,8 +11,11 @@ from typer.testing import CliRunner, Result
 
 from commands import Commands
 from sparrowmq import Admin
-from sparrowmq.cli.contexts import read_contexts
+from sparrowmq.cli.broker import check_config
+from sparrowmq.cli.connecting import directory_of_all
+from sparrowmq.cli.contexts import Context, read_contexts
 from sparrowmq.cli.main import build_app
+from sparrowmq.errors import UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -43,7 +46,10 @@ def test_brokers_are_listed_and_shown(smq: Commands, shared_cluster: EmbeddedClu
         (("show", "broker-b"), 2, "did you mean broker-a?"),
         (("config", "broker-a", "x"), 2, "write NAME=VALUE"),
         (("config", "broker-a", "=x"), 2, "write NAME=VALUE"),
-        (("config", "broker-a", "x=1", "--yes"), 3, "cannot be changed remotely"),
+        (("config", "broker-a", "x=1"), 2, "cannot be changed remotely"),
+        (("config", "broker-a", "brokerName=b", "--yes"), 2, "cannot be changed remotely"),
+        (("config", "broker-a", "fileReservedTime=2d"), 2, "is '2d'; it must be from 1 to"),
+        (("config", "broker-a", "deleteWhen=24"), 2, "give hours of the day"),
     ],
 )
 def test_brokers_and_settings_that_are_not_there_are_said(
@@ -53,6 +59,23 @@ def test_brokers_and_settings_that_are_not_there_are_said(
 
     assert code == result.exit_code
     assert words in result.stderr
+    assert result.stdout == ""
+
+
+def test_pages_of_a_whole_cluster_show_every_namespace_of_it() -> None:
+    context = Context(name_server="ns-1:9876", namespace="eu")
+
+    directory = directory_of_all(context, timeout_s=2.5)
+
+    assert (directory.namespace.wrap("T"), directory.timeout_ms) == ("T", 2_500)
+
+
+def test_setting_that_a_broker_of_rocketmq_would_pass_over_is_refused() -> None:
+    known = {"listenPort": "10911", "maxMessageSize": "4194304"}
+
+    check_config(known, {"maxMessageSize": "9"})
+    with pytest.raises(UsageError, match="has no setting 'maxMesageSize'; did you mean maxMessage"):
+        check_config(known, {"maxMesageSize": "9"})
 
 
 @pytest.mark.slow
@@ -157,7 +180,7 @@ def test_wrong_contexts_are_refused(arguments: tuple[str, ...], words: str) -> N
 
 @pytest.mark.slow
 def test_a_change_that_failed_prints_no_json(smq: Commands) -> None:
-    result = smq("broker", "config", "broker-a", "x=1", "--yes", "--json")
+    result = smq("topic", "delete", "TBW102", "--yes", "--json")
 
     assert (result.exit_code, result.stdout) == (3, "")
 

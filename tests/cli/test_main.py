@@ -165,6 +165,24 @@ def test_a_mistyped_command_is_answered_by_the_nearest() -> None:
     assert "No such command 'rebalence'. Did you mean 'rebalance'?" in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("-n", "h:1", "topic", "ls", "--all"), "sparrowmq topic ls --all -n h:1"),
+        (("--json", "ls"), "sparrowmq ls --json"),
+        (("topic", "--json", "show", "a b"), "sparrowmq topic show 'a b' --json"),
+    ],
+)
+def test_options_before_the_command_are_answered_by_the_right_order(
+    arguments: tuple[str, ...], meant: str
+) -> None:
+    found = CliRunner().invoke(build_app(), arguments, prog_name="sparrowmq")
+
+    assert found.exit_code == 2
+    assert f"{meant}\n" in found.stderr
+    assert "No such option: " in found.stderr
+
+
 def test_version_is_that_of_the_package() -> None:
     found = run([], "--version")
 

@@ -211,6 +211,8 @@ def test_lines_that_were_sent_before_a_failure_are_counted(
         (["x", "--file", "y"], "give a body or --file"),
         (["x", "--property", "a"], "write NAME=VALUE"),
         (["x", "--queue", "3"], "write BROKER:ID"),
+        (["x", "--queue", "broker-a:9"], "has no queue broker-a:9 for this; it has broker-a:0 to"),
+        (["x", "--queue", "broker-b:0"], "has no queue broker-b:0 for this; it has broker-a:0 to"),
         (["--file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
         # It can be opened.
         (["--file", "/proc/self/mem"], "cannot read /proc/self/mem: "),
@@ -457,6 +459,18 @@ def test_the_newest_dead_letters_are_chosen_and_get_no_body_together(
 
     assert [letter["body"] for letter in newest] == ["two"]
     assert (refused.exit_code, "2 dead letters would get one body" in refused.stderr) == (2, True)
+
+
+def test_a_dead_letter_is_found_by_its_id_behind_many_newer_ones(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    shared_cluster.create_topic("%DLQ%GID_many", queues=1)
+    smq("send", "%DLQ%GID_many", stdin="\n".join(map(str, range(12))))
+    oldest, *_ = smq.json("dlq", "show", "GID_many", "--last", "12")
+
+    found = smq.json("dlq", "show", "GID_many", "--id", oldest["msg_id"])
+
+    assert [letter["body"] for letter in found] == ["0"]
 
 
 def test_a_message_is_sent_again_as_previewed(

@@ -54,6 +54,7 @@ def test_check_of_a_store_in_use_stopped_killed_and_damaged(tmp_path: Path) -> N
     assert before == after
     assert killed.returncode == 0
     assert ["checkpoint", "unfinished"] in [line.split()[:2] for line in killed.stdout.splitlines()]
+    assert " sound " not in killed.stdout
     assert damaged.returncode == 1
     assert "the record at byte 0 is damaged; valid ones follow" in damaged.stdout
     assert " damaged" in damaged.stderr

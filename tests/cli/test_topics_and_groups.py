@@ -244,7 +244,8 @@ def test_reset_to_the_first_message_commits_for_a_group_without_a_commit(
     [
         (["--to", "first"], "'first' is not a time; write earliest, latest, an offset, 2026-"),
         (["--to", "5", "--queue", "broker-a"], "'broker-a' is not a queue"),
-        (["--to", "5", "--queue", "broker-a:7"], "no queue broker-a:7"),
+        (["--to", "5", "--queue", "broker-a:7"], "no queue broker-a:7 for this; it has broker-a:0"),
+        (["--to", "2999-01-01"], "lies in the future; to skip all messages, go on at latest"),
         (["--to", "99", "--queue", "broker-a:0"], "has offsets 0 to 0, not 99"),
         (["--to", "latest", "--topic", "T_no"], "there is no topic 'T_no'"),
     ],

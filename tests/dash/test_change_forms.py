@@ -229,6 +229,14 @@ async def test_accounts_are_shown_made_changed_and_deleted(tmp_path: Path) -> No
     }
     with EmbeddedCluster(flush="async", options=("--acl", str(rules))) as cluster:
         async with reading(cluster.name_server, allow_writes=True, **keys) as writer:
+            wrong = form | {"topic_perms": "T_a=READ"}
+            assert "T_a=READ" in await post(writer, "/new-account", 400, **wrong)
+            for path, values in (
+                ("/accounts/administrator/delete", {}),
+                ("/accounts/administrator", form | {"secret": ""}),
+            ):
+                alone = await post(writer, path, 400, confirmed="yes", **values)
+                assert "is the only administrator of broker-a" in alone
             preview = await post(writer, "/new-account", 200, **form)
             session = writer.site.access.find(writer.http.cookies)
             assert session is not None

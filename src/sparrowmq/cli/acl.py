@@ -13,6 +13,7 @@ from sparrowmq.cli.connecting import CommandCluster, on_cluster
 from sparrowmq.cli.output import Json, OutputColumn, columns_of, print_json, print_rows
 from sparrowmq.client.operations import accounts
 from sparrowmq.errors import UsageError, did_you_mean
+from sparrowmq.serving.access_control import check_account
 
 acl = make_group("Accounts of access control: list, put, delete.")
 
@@ -84,6 +85,9 @@ def put_account(
         topic_perms=None if topic is None else ",".join(topic),
         group_perms=None if group is None else ",".join(group),
     )
+    check_account(change)
+    if admin is False:
+        accounts.check_administrators(known, access_key)
     row: Json = {
         "access_key": access_key,
         "is": "new" if is_new else "changed",
@@ -115,6 +119,7 @@ def delete_account(cluster: CommandCluster, access_key: AccessKey, yes: Yes = Fa
     if not rows:
         hint = did_you_mean(access_key, {account.access_key for account in known})
         raise UsageError(f"there is no account {access_key!r}{hint}")
+    accounts.check_administrators(known, access_key)
     carry_out(
         cluster,
         rows,

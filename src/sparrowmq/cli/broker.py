@@ -5,10 +5,13 @@ Tests: test_brokers_and_contexts.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
+from sparrowmq.broker.config import BrokerConfig
+from sparrowmq.broker.processors.status import change_settings
 from sparrowmq.cli.cluster import BROKER_COLUMNS, broker_row
 from sparrowmq.cli.confirmation import Yes, arrow, carry_out
 from sparrowmq.cli.connecting import CommandCluster, on_cluster
@@ -18,6 +21,9 @@ from sparrowmq.cli.output import Json, columns_of, print_json, print_rows
 from sparrowmq.cli.up import broker
 from sparrowmq.client.operations import brokers
 from sparrowmq.client.operations.overview import take_overview
+from sparrowmq.client.operations.routes import check_masters
+from sparrowmq.errors import UsageError, did_you_mean
+from sparrowmq.serving.requests import Refusal
 
 __all__ = ["broker"]
 
@@ -73,6 +79,8 @@ def show_config(
         _print_table(cluster, known)
         return
     wanted = parse_pairs("the change", changes)
+    check_masters([at])
+    check_config(known, wanted)
     rows: list[Json] = [
         {"setting": setting, "value": arrow(known.get(setting), value)}
         for setting, value in wanted.items()
@@ -87,6 +95,19 @@ def show_config(
         done=f"{at.name} was changed",
         unchanged=f"{at.name} has these values",
     )
+
+
+def check_config(known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Raise a UsageError for settings that the broker would refuse or, if Apache's, pass over."""
+    # SparrowMQ's brokers list what tools read, Apache's all their settings.
+    if "listenPort" not in known:
+        try:
+            change_settings(BrokerConfig(), wanted)
+        except Refusal as error:
+            raise UsageError(error.remark) from None
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"the broker has no setting {name!r}{did_you_mean(name, known)}")
 
 
 @broker.command("drain")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from typer import BadParameter, Context, Typer
 from typer.core import TyperCommand, TyperGroup
@@ -16,6 +17,8 @@ from sparrowmq.cli.language import words
 _SENTENCE_CHARS_MAX = 200
 
 
+# Typer does not export it, nor the error of an unknown option.
+_Misuse = cast("type[Exception]", BadParameter.__base__)
 _WITH_UNIT = re.compile(r"[0-9.]+ ?[A-Za-z]+")
 
 
@@ -27,7 +30,11 @@ def _checking(parse_args: Callable[..., list[str]]) -> Callable[..., list[str]]:
     """
 
     def parse(command: Any, ctx: Context, args: list[str]) -> list[str]:
-        given, _, order = command.make_parser(ctx).parse_args([*args])
+        try:
+            given, _, order = command.make_parser(ctx).parse_args([*args])
+        except _Misuse as error:
+            _show_order(error, command, ctx, args)
+            raise
         # A line that is being completed may have an option again.
         for option in [] if ctx.resilient_parsing else order:
             takes_one = option.param_type_name == "option" and not option.multiple
@@ -71,6 +78,20 @@ def _checking(parse_args: Callable[..., list[str]]) -> Callable[..., list[str]]:
             )
 
     return parse
+
+
+def _show_order(error: Exception, command: Any, ctx: Context, args: list[str]) -> None:
+    """End with the line that may have been meant, if an unknown option stands before a command."""
+    commands = getattr(command, "commands", {})
+    at = next((at for at, word in enumerate(args) if word in commands), 0)
+    if at and hasattr(error, "possibilities"):
+        ctx.fail(
+            words()(
+                "{problem}; options stand after the command: {line}",
+                problem=str(error),
+                line=f"{ctx.command_path} {shlex.join([*args[at:], *args[:at]])}",
+            )
+        )
 
 
 def _check_finite(command: Any, ctx: Context) -> None:

@@ -25,7 +25,7 @@ from sparrowmq.cli.option_sets import declare, options_of, parameters_of, take, 
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.groups import look_at_groups
-from sparrowmq.client.operations.routes import find_brokers
+from sparrowmq.client.operations.routes import find_masters
 from sparrowmq.client.operations.topics import list_topics
 from sparrowmq.errors import (
     ConnectFailed,
@@ -272,10 +272,13 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
     return declare(start, command, [*own, *options_of(ConnectionOptions), *options_of(_Output)])
 
 
-def find_broker_names(cluster: CommandCluster, name: str) -> set[str]:
-    """Return the brokers of one of the clusters. Raises: UsageError for another name."""
+def find_broker_names(cluster: CommandCluster, name: str | None) -> set[str]:
+    """Return the brokers of one of the clusters, or of all, for a change at each of them.
+
+    Raises: UsageError for another name; RouteError if a broker has no master.
+    """
     servers, timeout_ms = cluster.directory.name_servers, cluster.directory.timeout_ms
-    found = cluster.run(find_brokers(servers, cluster=name, timeout_ms=timeout_ms))
+    found = cluster.run(find_masters(servers, cluster=name, timeout_ms=timeout_ms))
     return {broker.name for broker in found}
 
 

@@ -342,8 +342,9 @@ def delete_group(
     # The members at a broker that does not answer would make the group again.
     cluster.run(settings.find_group_settings(cluster.directory, name))
     snapshot = _look(cluster, name)
+    there = find_broker_names(cluster, cluster_name)
     if cluster_name is not None:
-        snapshot = _look_at(snapshot, find_broker_names(cluster, cluster_name))
+        snapshot = _look_at(snapshot, there)
     members = _member_rows(snapshot)
     if members:
         raise UsageError(

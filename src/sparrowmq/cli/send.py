@@ -20,7 +20,7 @@ from sparrowmq.cli.exit_codes import say
 from sparrowmq.cli.option_sets import parse_pairs
 from sparrowmq.cli.output import print_json
 from sparrowmq.client.faces.blocking import Producer
-from sparrowmq.client.operations.routes import get_route
+from sparrowmq.client.operations.routes import check_queues, get_route
 from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import Message, MessageQueue, SendResult
 from sparrowmq.model.message import BODY_BYTES_MAX
@@ -91,7 +91,8 @@ def send(
     )
     place = None if queue is None else MessageQueue(topic, *parse_queue(queue))
     with naming_topic(cluster, topic):
-        cluster.run(get_route(cluster.directory, topic))
+        route = cluster.run(get_route(cluster.directory, topic))
+    check_queues(topic, [] if place is None else [place[1:]], route.publish_queues)
     with Producer(COMMAND_PRODUCER_GROUP, **cluster.client_settings) as producer:
         if body is not None:
             _show(cluster, producer.send(message, queue=place))

@@ -239,10 +239,10 @@ def delete_topic(
     """
     with naming_topic(cluster, name):
         status = cluster.run(topics.topic_status(cluster.directory, name))
+    there = find_broker_names(cluster, cluster_name)
     places, of_cluster = status.places, ""
     if cluster_name is not None:
         of_cluster = f" of cluster {cluster_name}"
-        there = find_broker_names(cluster, cluster_name)
         places = tuple(each for each in places if each.broker_name in there)
     rows = [
         {

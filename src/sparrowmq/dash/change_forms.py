@@ -15,11 +15,13 @@ from starlette.responses import RedirectResponse, Response
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.operations import accounts, administer, groups, topics
+from sparrowmq.client.operations.routes import find_masters
 from sparrowmq.dash.tables import Cell, PageTable, TableColumn
 from sparrowmq.dash.web import Site, View, Visit, group_href, topic_href
 from sparrowmq.errors import BrokerError, UsageError
 from sparrowmq.model.names import check_group, check_new_topic, check_topic
 from sparrowmq.model.whole_number import read_whole_number
+from sparrowmq.serving.access_control import check_account
 
 Values: TypeAlias = Mapping[str, str]
 
@@ -135,6 +137,14 @@ def _run(site: Site, operation: Callable[[], Operation[Any]]) -> Callable[[], Aw
     return lambda: site.watcher.driver.run(operation())
 
 
+async def _check_masters(site: Site) -> None:
+    """Raise a RouteError if a broker has no master that could make a change."""
+    directory = site.watcher.directory
+    await site.watcher.driver.run(
+        find_masters(directory.name_servers, timeout_ms=directory.timeout_ms)
+    )
+
+
 # -- Topics
 
 
@@ -203,6 +213,7 @@ async def _plan_topic_settings(site: Site, visit: Visit, values: Values) -> Form
 async def _plan_topic_end(site: Site, visit: Visit, values: Values) -> FormPlan:
     name, directory = check_topic(visit.request.path_params["topic"]), site.watcher.directory
     status = await site.watcher.driver.run(topics.topic_status(directory, name))
+    await _check_masters(site)
     rows = [
         (
             place.broker_name,
@@ -289,6 +300,7 @@ async def _plan_group_end(site: Site, visit: Visit, values: Values) -> FormPlan:
     brokers = group.view.snapshot.last.brokers
     if members := {each.client_id for b in brokers for each in b.connections}:
         raise UsageError(f"group {name} has {len(members)} members connected; stop them first")
+    await _check_masters(site)
     rows = [
         (topic.topic, group.view.lag([q for q in group.view.queues if q.topic == topic.topic]))
         for topic in group.view.snapshot.user_topics
@@ -392,7 +404,8 @@ async def _account(site: Site, visit: Visit) -> list[FormField]:
 
 async def _plan_account(site: Site, visit: Visit, values: Values) -> FormPlan:
     name = visit.request.path_params.get("account") or values["account"]
-    known = next((a for a in await _accounts(site, visit) if a.access_key == name), None)
+    found = await _accounts(site, visit)
+    known = next((a for a in found if a.access_key == name), None)
     if known is None and not values["secret"]:
         raise UsageError(f"{name} is a new account; give its secret key")
     lines = {key: ",".join(values[key].split()) for key in ("topic_perms", "group_perms")}
@@ -406,6 +419,9 @@ async def _plan_account(site: Site, visit: Visit, values: Values) -> FormPlan:
         topic_perms=lines["topic_perms"],
         group_perms=lines["group_perms"],
     )
+    check_account(change)
+    if not change.admin:
+        accounts.check_administrators(found, name)
     row = (
         name,
         ("***" if known else None, "*** new" if values["secret"] else "***"),
@@ -428,6 +444,7 @@ async def _plan_account_end(site: Site, visit: Visit, values: Values) -> FormPla
     name = visit.request.path_params["account"]
     found = await _accounts(site, visit)
     rows = [(a.broker_name, a.access_key) for a in found if a.access_key == name]
+    accounts.check_administrators(found, name)
     return FormPlan(
         preview(("broker", "account"), rows),
         _run(site, partial(accounts.delete_account, site.watcher.directory, name)),

@@ -24,7 +24,7 @@ from enum import Flag
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from sparrowmq.errors import ProtocolError, SparrowError
+from sparrowmq.errors import ProtocolError, SparrowError, UsageError
 from sparrowmq.model.names import (
     RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
@@ -41,6 +41,8 @@ from sparrowmq.protocol.bodies import (
 )
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand
+from sparrowmq.protocol.header_codec import encode_header
+from sparrowmq.protocol.headers import UpdateAccessConfigRequestHeader
 from sparrowmq.protocol.pop_handle import BatchAckBody
 from sparrowmq.protocol.signatures import ACCESS_KEY, Credentials, is_signature_valid
 from sparrowmq.serving.addresses import AddressFault, AddressPattern, parse_addresses
@@ -54,16 +56,9 @@ _WAITING_TOPICS = frozenset(
 )
 _ACCOUNTS, _GLOBAL_ADDRESSES = "accounts", "globalWhiteRemoteAddresses"
 _TOP_KEYS = {_ACCOUNTS, _GLOBAL_ADDRESSES, "dataVersion"}
-_ACCOUNT_KEYS = {
-    "accessKey",
-    "secretKey",
-    "whiteRemoteAddress",
-    "admin",
-    "defaultTopicPerm",
-    "defaultGroupPerm",
-    "topicPerms",
-    "groupPerms",
-}
+_TEXTS = ("accessKey", "secretKey", "admin", "defaultTopicPerm", "defaultGroupPerm")
+_LISTS = ("topicPerms", "groupPerms")
+_ACCOUNT_KEYS = {*_TEXTS, "whiteRemoteAddress", *_LISTS}
 
 # The content of a file: texts, lists and mappings of them.
 Document: TypeAlias = dict[str, Any]
@@ -167,6 +162,31 @@ def parse_access(document: object) -> AccessTable:
             raise AccessFault(text, (_ACCOUNTS, number, "accessKey"))
         accounts[account.access_key] = account
     return AccessTable(accounts, tuple(addresses))
+
+
+def read_account(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the fields of a request, which makes or changes an account, give of it."""
+    given: dict[str, Any] = {name: fields[name] for name in _TEXTS if fields.get(name)}
+    if "whiteRemoteAddress" in fields:
+        given["whiteRemoteAddress"] = fields["whiteRemoteAddress"]
+    for name in _LISTS:
+        if name in fields:
+            given[name] = split_list(fields[name])
+    return given
+
+
+def check_account(change: UpdateAccessConfigRequestHeader) -> None:
+    """Raise a UsageError for what brokers would refuse; an old account may keep its secret."""
+    given = read_account(encode_header(change))
+    try:
+        parse_access({_ACCOUNTS: [{"secretKey": "*" * KEY_LENGTH_MIN, **given}]})
+    except AccessFault as error:
+        raise UsageError(str(error)) from None
+
+
+def split_list(text: str) -> list[str]:
+    """Return the texts between commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _parse_account(given: object, path: Path) -> Account:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
-from msgspec import structs
+from msgspec import Struct, structs
 
 from play import Handler, Play
+from sparrowmq.calling.effects import Operation
+from sparrowmq.client.directory import Directory
 from sparrowmq.client.directory_setup import make_directory
-from sparrowmq.client.operations import administer, dead_letters, groups, offsets, topics
+from sparrowmq.client.operations import (
+    accounts,
+    administer,
+    brokers,
+    dead_letters,
+    groups,
+    offsets,
+    routes,
+    topics,
+)
+from sparrowmq.client.operations.reset import Target, plan_reset
+from sparrowmq.errors import RouteError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
     ClusterInfo,
+    ConsumerListBody,
+    ConsumeStats,
     QueueData,
+    RequestModeTable,
     SubscriptionGroupTable,
     TopicConfig,
     TopicConfigTable,
@@ -106,6 +122,98 @@ def test_topic_is_deleted_at_all_masters_and_name_servers_and_not_used_any_more(
     # A broker answers once the deletion is on its disk, for which a user may give more time.
     assert set(run.waits_ms[2:]) == {7_000}
     assert directory.routes.find("T") is None
+
+
+def answer_without_a_master(away: Mapping[int, str]) -> Handler:
+    """Answer as brokers a, with a slave, and b, which has these addresses and everything else."""
+    brokers = [
+        BrokerData(cluster="C", broker_name="a", broker_addrs={0: "a:1", 1: "a:2"}),
+        BrokerData(cluster="C", broker_name="b", broker_addrs=dict(away)),
+    ]
+    queues = [
+        QueueData(broker_name=name, read_queue_nums=1, write_queue_nums=1, perm=6) for name in "ab"
+    ]
+    config = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1, perm=6)
+    bodies: Mapping[int, Struct] = {
+        RequestCode.GET_BROKER_CLUSTER_INFO: ClusterInfo(
+            broker_addr_table={each.broker_name: each for each in brokers},
+            cluster_addr_table={"C": ["a", "b"]},
+        ),
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: TopicRouteData(
+            broker_datas=brokers, queue_datas=queues
+        ),
+        RequestCode.GET_ALL_TOPIC_CONFIG: TopicConfigTable(topic_config_table={"T": config}),
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: SubscriptionGroupTable(),
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: RequestModeTable(),
+        RequestCode.GET_CONSUME_STATS: ConsumeStats(),
+    }
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            members = ["m"] if address == "b:2" else []
+            body = encode_body(ConsumerListBody(consumer_id_list=members))
+            return response_to(request, body=body)
+        found = bodies.get(RequestCode(request.code))
+        if found is not None:
+            return response_to(request, body=encode_body(found))
+        return response_to(request, ext_fields={"offset": "0"})
+
+    return answer
+
+
+QUEUE = MessageQueue("T", "b", 0)
+SLAVE_OF_B = routes.BrokerAt.of("b", "C", {1: "b:2"})
+CHANGES: Mapping[str, Callable[[Directory], Operation[object]]] = {
+    "topic update": lambda at: topics.plan_topic_update(at, "T", perm=4),
+    "topic delete": lambda at: administer.delete_topic(at, "T"),
+    "group update": lambda at: groups.plan_group_update(at, "G", max_reconsume_times=3),
+    "group mode": lambda at: groups.plan_request_mode(at, "G", "T", "POP"),
+    "group delete": lambda at: groups.delete_group(at, "G"),
+    "group reset": lambda at: plan_reset(at, "G", "T", target=Target(is_latest=True)),
+    "offset": lambda at: administer.set_committed_offset(at, "G", queue=QUEUE, offset=0),
+    "acl put": lambda at: accounts.put_account(at, accounts.AccountChange(access_key="service")),
+    "acl delete": lambda at: accounts.delete_account(at, "service"),
+    "broker config": lambda at: brokers.set_broker_config(at, SLAVE_OF_B, {"deleteWhen": "03"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_changed_while_a_broker_has_no_master(
+    play: Callable[[Handler], Play], change: str
+) -> None:
+    run = play(answer_without_a_master({1: "b:2"}))
+
+    with pytest.raises(RouteError, match="no master of b is registered"):
+        run(CHANGES[change](make_directory("ns:1")))
+
+    # A slave takes any change, and gets its master's settings again once there is one.
+    looks = {RequestCode(request.code).name.partition("_")[0] for _, request in run.requests}
+    assert looks <= {"GET", "QUERY"}
+
+
+def test_topic_is_created_at_the_masters_there_are(play: Callable[[Handler], Play]) -> None:
+    run = play(answer_without_a_master({1: "b:2"}))
+
+    run(administer.create_topic(make_directory("ns:1"), "T", queues=1))
+
+    looks = [at for at, each in run.requests if each.code == RequestCode.GET_TOPIC_STATS_INFO]
+    assert looks == ["a:1"]
+
+
+def test_members_that_only_a_slave_knows_are_found(play: Callable[[Handler], Play]) -> None:
+    run = play(answer_without_a_master({1: "b:2"}))
+
+    assert run(administer.consumer_ids(make_directory("ns:1"), "G")) == ["m"]
+
+
+@pytest.mark.parametrize("change", ["acl put", "acl delete"])
+def test_account_is_changed_at_slaves_too(play: Callable[[Handler], Play], change: str) -> None:
+    run = play(answer_without_a_master({0: "b:1", 4: "b:2"}))
+
+    run(CHANGES[change](make_directory("ns:1")))
+
+    # Their clients read by it: an account that is gone at the master must not stay there.
+    assert [address for address, _ in run.requests] == ["ns:1", "a:1", "a:2", "b:1", "b:2"]
 
 
 def test_an_update_of_a_topic_changes_what_it_names_where_that_differs(

@@ -7,16 +7,23 @@ import pytest
 from play import Play
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations import dead_letters
-from sparrowmq.client.operations.dead_letters import resend_dead_letters
+from sparrowmq.client.operations.dead_letters import (
+    DeadLetters,
+    list_dead_letters,
+    resend_dead_letters,
+)
 from sparrowmq.errors import ConnectFailed, InvokeTimeout, SendFailed, TransportError
-from sparrowmq.model import MessageExt
+from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
     ClusterInfo,
     QueueData,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
+    TopicList,
+    TopicOffset,
     TopicRouteData,
+    TopicStatsTable,
     encode_body,
 )
 from sparrowmq.protocol.codes import RequestCode
@@ -82,6 +89,25 @@ def test_letters_of_other_brokers_go_and_the_error_counts_them(
     assert [f"RESENT_FROM\x01%DLQ%G a:0:{n}\x02" in each for n, each in enumerate(origins)] == (
         [True] * 3
     )
+
+
+def test_groups_with_most_letters_that_have_not_expired_come_first() -> None:
+    ends = {"%DLQ%G": 5, "%DLQ%H": 7}
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            return response_to(request, body=encode_body(TopicList(topic_list=[*ends, "T"])))
+        if request.code == RequestCode.GET_TOPIC_STATS_INFO:
+            topic, name = (request.ext_fields or {})["topic"], address.partition(":")[0]
+            offsets = TopicOffset(min_offset=3, max_offset=ends[topic])
+            stats = TopicStatsTable(offset_table={MessageQueue(topic, name, 0): offsets})
+            return response_to(request, body=encode_body(stats))
+        body = BODIES.get(RequestCode(request.code))
+        return response_to(request, body=None if body is None else encode_body(body))
+
+    found, missing = Play(answer)(list_dead_letters(make_directory("n:1")))
+
+    assert (found, missing) == ([DeadLetters("H", 8, None), DeadLetters("G", 4, None)], {})
 
 
 def test_error_stays_the_first_one_where_no_letter_went() -> None:

@@ -9,34 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from sparrowmq.broker.state import BrokerState
 from sparrowmq.protocol.bodies import AclConfigBody, DataVersion, PlainAccessConfig, encode_body
 from sparrowmq.protocol.codes import ResponseCode
-from sparrowmq.serving.access_control import AccessControl, AccessFault, AccessTable, Document
+from sparrowmq.serving.access_control import (
+    AccessControl,
+    AccessFault,
+    AccessTable,
+    Document,
+    read_account,
+    split_list,
+)
 from sparrowmq.serving.connections import Output
 from sparrowmq.serving.requests import Refusal, Request, answer, serve_aside
 
 # Too short to be accepted as a key, if a client sends it back.
 _HIDDEN = "***"
-_TEXTS = ("accessKey", "secretKey", "whiteRemoteAddress", "admin")
-_TEXTS_OF_PERMISSIONS = ("defaultTopicPerm", "defaultGroupPerm")
-_LISTS = ("topicPerms", "groupPerms")
 _FILE_NAME = "plain_acl.yml"
 
 
 def update_account(state: BrokerState, request: Request) -> Sequence[Output]:
     """Make an account, or change the fields that the request gives."""
-    fields = request.command.ext_fields or {}
-    given: dict[str, Any] = {
-        name: fields[name] for name in (*_TEXTS, *_TEXTS_OF_PERMISSIONS) if fields.get(name)
-    }
-    if "whiteRemoteAddress" in fields:
-        given["whiteRemoteAddress"] = fields["whiteRemoteAddress"]
-    for name in _LISTS:
-        if name in fields:
-            given[name] = _split(fields[name])
+    given = read_account(request.command.ext_fields or {})
 
     def edit(document: Document) -> Document:
         accounts = list(document.get("accounts") or [])
@@ -77,7 +72,7 @@ def update_global_addresses(state: BrokerState, request: Request) -> Sequence[Ou
     _access(state, failed)
     if fields.get("aclFileFullPath"):
         raise Refusal(failed, "there is one file of access control, and no request names it")
-    addresses = _split(fields.get("globalWhiteAddrs", ""))
+    addresses = split_list(fields.get("globalWhiteAddrs", ""))
     return _change(state, request, lambda _: {"globalWhiteRemoteAddresses": addresses}, failed)
 
 
@@ -169,7 +164,3 @@ def _version(document: Document) -> DataVersion:
         return DataVersion(counter=int(found["counter"]), timestamp_ms=int(found["timestamp"]))
     except (KeyError, IndexError, TypeError, ValueError):
         return DataVersion()
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]

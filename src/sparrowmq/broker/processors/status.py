@@ -61,9 +61,21 @@ CHANGEABLE: Mapping[str, Changeable] = MappingProxyType(
 
 def update_broker_config(state: BrokerState, request: Request) -> Sequence[Output]:
     """Change all given settings, or none of them."""
-    config, retention = state.config, state.retention.config
-    said: list[str] = []
-    for name, text in _parse_properties(request.command.body or b"").items():
+    given = _parse_properties(request.command.body or b"")
+    state.change_config(
+        change_settings(replace(state.config, retention=state.retention.config), given)
+    )
+    if not given:
+        return answer(request)
+    said = ", ".join(f"{name} is {text}" for name, text in given.items())
+    text = f"{request.connection.address} changed settings until the broker stops: {said}"
+    return [*answer(request), Fact(text, warning=True)]
+
+
+def change_settings(config: BrokerConfig, given: Mapping[str, str]) -> BrokerConfig:
+    """Return the settings with changes. Raises: Refusal."""
+    retention = config.retention
+    for name, text in given.items():
         change = CHANGEABLE.get(name)
         if change is None:
             raise Refusal(
@@ -78,12 +90,7 @@ def update_broker_config(state: BrokerState, request: Request) -> Sequence[Outpu
                 config = replace(config, **{change.field: value})
         except ConfigError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"{name}: {error}") from error
-        said.append(f"{name} is {text}")
-    state.change_config(replace(config, retention=retention))
-    if not said:
-        return answer(request)
-    text = f"{request.connection.address} changed settings until the broker stops: "
-    return [*answer(request), Fact(text + ", ".join(said), warning=True)]
+    return replace(config, retention=retention)
 
 
 def _parse_properties(body: bytes) -> dict[str, str]:

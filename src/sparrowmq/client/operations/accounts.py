@@ -6,13 +6,15 @@ Tests: cli/test_acl.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, decode_answer
-from sparrowmq.client.operations.routes import BrokerAt, find_brokers
+from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_masters
+from sparrowmq.errors import UsageError
 from sparrowmq.protocol.bodies import AclConfigBody
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.headers import (
@@ -48,6 +50,21 @@ def list_accounts(directory: Directory) -> Operation[list[BrokerAccount]]:
     return sorted(account for accounts in found for account in accounts)
 
 
+def check_administrators(known: Sequence[BrokerAccount], access_key: str) -> None:
+    """Raise a UsageError if a broker has no administrator but this one, which is to go."""
+    others = {each.broker_name for each in known if each.is_admin and each.access_key != access_key}
+    alone = [
+        each.broker_name
+        for each in known
+        if each.is_admin and each.access_key == access_key and each.broker_name not in others
+    ]
+    if alone:
+        raise UsageError(
+            f"{access_key} is the only administrator of {', '.join(alone)}, and nobody could "
+            "administer there any more; make another administrator first"
+        )
+
+
 def _accounts_of(directory: Directory, broker: BrokerAt) -> Operation[list[BrokerAccount]]:
     code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
     reply = yield from ask(broker.address, code, timeout_ms=directory.timeout_ms)
@@ -69,18 +86,24 @@ def _accounts_of(directory: Directory, broker: BrokerAt) -> Operation[list[Broke
 def put_account(directory: Directory, change: AccountChange) -> Operation[None]:
     """Make an account at every broker, or change the given fields of an existing one.
 
-    Raises: RouteError if no broker is known; BrokerError if one refuses; TransportError.
+    Raises: RouteError if no broker is known, or one has no master; BrokerError if one refuses;
+    TransportError.
     """
-    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
-    code, timeout_ms = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, directory.timeout_ms
-    requests = [ask(b.address, code, change, timeout_ms=timeout_ms) for b in brokers]
-    yield from gather(requests, name=f"account {change.access_key}")
+    yield from _change(directory, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, change)
 
 
 def delete_account(directory: Directory, access_key: str) -> Operation[None]:
     """Delete an account at every broker. Raises: as `put_account`."""
-    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     header = DeleteAccessConfigRequestHeader(access_key=access_key)
-    code, timeout_ms = RequestCode.DELETE_ACL_CONFIG, directory.timeout_ms
-    requests = [ask(b.address, code, header, timeout_ms=timeout_ms) for b in brokers]
-    yield from gather(requests, name=f"account {access_key}")
+    yield from _change(directory, RequestCode.DELETE_ACL_CONFIG, header)
+
+
+def _change(
+    directory: Directory, code: int, header: AccountChange | DeleteAccessConfigRequestHeader
+) -> Operation[None]:
+    timeout_ms = directory.timeout_ms
+    brokers = yield from find_masters(directory.name_servers, timeout_ms=timeout_ms)
+    # A slave has rules of its own, which nobody copies from its master's.
+    addresses = [address for broker in brokers for address in (broker.address, *broker.slaves)]
+    requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
+    yield from gather(requests, name=f"account {header.access_key}")

@@ -26,9 +26,11 @@ from sparrowmq.client.operations.offsets import (
 )
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import (
-    check_cluster,
-    find_cluster,
+    check_masters,
+    find_brokers,
+    find_masters,
     get_broker_address,
+    get_master_address,
     get_route,
 )
 from sparrowmq.client.operations.snapshot import group_stats, progress_of
@@ -39,7 +41,6 @@ from sparrowmq.errors import (
     ConfigError,
     InvokeTimeout,
     RemoteProtocolError,
-    RouteError,
     SparrowError,
     TopicRouteNotFound,
     UnreadableMessage,
@@ -50,7 +51,6 @@ from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC, check_topic
 from sparrowmq.model.queue import queue_order
 from sparrowmq.protocol.bodies import (
-    MASTER_ID,
     MESSAGE_TYPE_ATTRIBUTE,
     MESSAGE_TYPES,
     PERM_READ,
@@ -83,30 +83,6 @@ def show_route(directory: Directory, topic: str) -> Operation[TopicRoute]:
     return route.without(directory.namespace)
 
 
-def master_addresses(directory: Directory, *, cluster: str | None = None) -> Operation[list[str]]:
-    """Return the addresses of all masters, or of the masters of one cluster.
-
-    Raises: UsageError for an unknown cluster; RouteError if there is no master; ConnectFailed if no
-    name server answers; BrokerError.
-    """
-    info = yield from find_cluster(directory.name_servers, timeout_ms=directory.timeout_ms)
-    check_cluster(info, cluster)
-    names = (
-        sorted(info.broker_addr_table)
-        if cluster is None
-        else sorted(info.cluster_addr_table.get(cluster, ()))
-    )
-    brokers = [info.broker_addr_table[name] for name in names if name in info.broker_addr_table]
-    found = [b.broker_addrs[MASTER_ID] for b in brokers if MASTER_ID in b.broker_addrs]
-    if not found:
-        of_cluster = "" if cluster is None else f" of cluster {cluster!r}"
-        raise RouteError(
-            f"name server {directory.name_servers.in_order()[0]} knows no broker{of_cluster}; "
-            f"start one, or check the address"
-        )
-    return found
-
-
 def create_topic(
     directory: Directory,
     topic: str,
@@ -136,7 +112,12 @@ def create_topic(
                 f"message_type is {message_type!r}; it must be one of {', '.join(MESSAGE_TYPES)}"
             )
         attributes = f"+{MESSAGE_TYPE_ATTRIBUTE}={message_type}"
-    addresses = yield from master_addresses(directory, cluster=cluster)
+    brokers = yield from find_brokers(
+        directory.name_servers, cluster=cluster, timeout_ms=directory.timeout_ms
+    )
+    addresses = [broker.address for broker in brokers if broker.has_master]
+    if not addresses:
+        check_masters(brokers)
     outcomes = yield from gather(
         [
             _create_missing(directory, address, topic, queues=queues, attributes=attributes)
@@ -211,16 +192,19 @@ def delete_topic(
 ) -> Operation[None]:
     """Delete a topic at every broker, or every one of a cluster, and at every name server.
 
-    Raises: UsageError for an unknown cluster; BrokerError, RouteError, TransportError.
+    Raises: UsageError for an unknown cluster; RouteError also if one of them has no master;
+    BrokerError, TransportError.
     """
     topic = directory.namespace.wrap(topic)
     at_broker = DeleteTopicRequestHeader(topic=topic)
     at_name_server = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
-    addresses = yield from master_addresses(directory, cluster=cluster)
     timeout_ms = directory.timeout_ms
+    brokers = yield from find_masters(
+        directory.name_servers, cluster=cluster, timeout_ms=timeout_ms
+    )
     requests = [
-        ask(a, RequestCode.DELETE_TOPIC_IN_BROKER, at_broker, timeout_ms=timeout_ms)
-        for a in addresses
+        ask(broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, at_broker, timeout_ms=timeout_ms)
+        for broker in brokers
     ]
     yield from gather(requests, name=f"delete topic {topic}")
     servers = directory.name_servers.in_order()
@@ -262,11 +246,14 @@ def queue_offset_at(
 def set_committed_offset(
     directory: Directory, group: str, *, queue: MessageQueue, offset: int
 ) -> Operation[None]:
-    """Commit an offset for a group on behalf of its members."""
+    """Commit an offset for a group on behalf of its members.
+
+    Raises: RouteError, also if the queue's broker has no master; BrokerError, TransportError.
+    """
     check_offset(offset)
     queue = directory.namespace.wrap_queue(check_queue(queue))
     group = directory.namespace.wrap(group)
-    address = yield from get_broker_address(directory, queue)
+    address = yield from get_master_address(directory, queue)
     yield from update_offset(
         address,
         group,
@@ -361,16 +348,16 @@ def _queue_lag(directory: Directory, group: str, queue: MessageQueue) -> Operati
 def consumer_ids(directory: Directory, group: str) -> Operation[list[str]]:
     """Return the client ids of a group as a broker lists them, duplicates included.
 
-    The first master that knows a member answers. A group without members has the list [].
+    The first broker that knows a member answers. A group without members has the list [].
 
     Raises: RouteError, TransportError; BrokerError other than "no consumer for this group".
     """
     group = directory.namespace.wrap(group)
-    addresses = yield from master_addresses(directory)
+    timeout_ms = directory.timeout_ms
     failure: SparrowError | None = None
-    for address in addresses:
+    for broker in (yield from find_brokers(directory.name_servers, timeout_ms=timeout_ms)):
         try:
-            found = yield from consumer_list(address, group, timeout_ms=directory.timeout_ms)
+            found = yield from consumer_list(broker.address, group, timeout_ms=timeout_ms)
         except BrokerError as error:
             if not says_no_members(error):
                 failure = error
@@ -383,15 +370,15 @@ def consumer_ids(directory: Directory, group: str) -> Operation[list[str]]:
 
 
 def group_connections(directory: Directory, group: str) -> Operation[ConsumerConnection]:
-    """Return a group's connections, from the first master that knows a member.
+    """Return a group's connections, from the first broker that knows a member.
 
     Raises: RouteError, TransportError; BrokerError other than CONSUMER_NOT_ONLINE.
     """
     group = directory.namespace.wrap(group)
-    addresses = yield from master_addresses(directory)
-    for address in addresses:
+    timeout_ms = directory.timeout_ms
+    for broker in (yield from find_brokers(directory.name_servers, timeout_ms=timeout_ms)):
         try:
-            found = yield from consumer_connections(address, group, timeout_ms=directory.timeout_ms)
+            found = yield from consumer_connections(broker.address, group, timeout_ms=timeout_ms)
         except BrokerError as error:
             if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
                 raise

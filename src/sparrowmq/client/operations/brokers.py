@@ -13,7 +13,12 @@ from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.request import ask, decode_answer
-from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
+from sparrowmq.client.operations.routes import (
+    BrokerAt,
+    check_masters,
+    find_brokers,
+    find_route,
+)
 from sparrowmq.errors import (
     ConfigError,
     RemoteProtocolError,
@@ -77,9 +82,11 @@ def set_broker_config(
 ) -> Operation[None]:
     """Change settings of a running broker, if the broker allows remote changes.
 
-    Raises: ConfigError for a name or value with a line break; BrokerError if the broker refuses, as
-    SparrowMQ's brokers do for most settings; TransportError.
+    Raises: ConfigError for a name or value with a line break; RouteError if the broker has no
+    master; BrokerError if the broker refuses, as SparrowMQ's brokers do for most settings;
+    TransportError.
     """
+    check_masters([broker])
     for name, value in settings.items():
         if not name or {*name, *value} & {"\n", "\r"} or {*name} & {"=", ":", "#", " "}:
             raise ConfigError(f"{name!r}={value!r} is not a line of settings")

@@ -25,9 +25,9 @@ from sparrowmq.client.operations.pull import (
     make_pull_header,
     pull,
 )
-from sparrowmq.client.operations.routes import get_broker_address, get_route
+from sparrowmq.client.operations.routes import check_queues, get_broker_address, get_route
 from sparrowmq.config import check_range
-from sparrowmq.errors import SparrowError, TransportError, UsageError
+from sparrowmq.errors import SparrowError, TransportError
 from sparrowmq.model import MessageExt, MessageQueue, MessageSelector
 from sparrowmq.model.names import TOOLS_GROUP
 from sparrowmq.model.queue import queue_order
@@ -138,9 +138,7 @@ def open_browser(
     subscription = parse_selection(topic, selection, sub_version=0)
     route = yield from get_route(directory, topic, is_fresh=True)
     known = {(q.broker_name, q.queue_id): q for q in route.subscribe_queues}
-    unknown = sorted(set(queues) - known.keys())
-    if unknown:
-        raise UsageError(f"topic {topic!r} has no queue {unknown[0][0]}:{unknown[0][1]}")
+    check_queues(topic, queues, route.subscribe_queues)
     chosen = [known[each] for each in queues] if queues else list(known.values())
     chosen.sort(key=queue_order)
     outcomes = yield from gather_outcomes(

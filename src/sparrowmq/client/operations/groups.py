@@ -12,10 +12,16 @@ from msgspec import UNSET, structs
 
 from sparrowmq.calling.effects import Operation, join
 from sparrowmq.client.directory import Directory
-from sparrowmq.client.operations.administer import delete_topic, master_addresses
+from sparrowmq.client.operations.administer import delete_topic
 from sparrowmq.client.operations.gather import gather, gather_outcomes, raise_first, split_outcomes
 from sparrowmq.client.operations.request import ask, decode_answer
-from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
+from sparrowmq.client.operations.routes import (
+    BrokerAt,
+    check_masters,
+    find_brokers,
+    find_masters,
+    find_route,
+)
 from sparrowmq.client.operations.snapshot import BegunSnapshot, begin_snapshot, end_snapshot
 from sparrowmq.config import check_range
 from sparrowmq.doctor.group_snapshot import GroupSnapshot
@@ -162,8 +168,8 @@ def plan_group_update(
         retry_queues: how many queues the retry topic has at each broker.
         is_orderly: whether the group's clients of RocketMQ 5 consume in order.
 
-    Raises: ConfigError; RouteError if no broker is known; ConnectFailed; BrokerError;
-    TransportError.
+    Raises: ConfigError; RouteError if no broker is known, or one has no master; ConnectFailed;
+    BrokerError; TransportError.
     """
     check_consumer_group(directory.namespace.wrap(group))
     for name, value in (
@@ -180,6 +186,7 @@ def plan_group_update(
     }
     settings = {name: value for name, value in wanted.items() if value is not None}
     known = yield from find_group_settings(directory, group)
+    check_masters(broker for broker, _ in known)
     new = SubscriptionGroupConfig(group_name=directory.namespace.wrap(group))
     return [
         GroupChange(broker, before, structs.replace(before or new, **settings))
@@ -238,8 +245,9 @@ def plan_request_mode(
         share: by messages, with how many members a member shares its queues; 0 for all.
         cluster: the cluster whose brokers to change; None changes all brokers.
 
-    Raises: ConfigError; UsageError for a cluster without the topic; TopicRouteNotFound;
-    ConnectFailed; BrokerError, from a broker of 4.x too, which knows no modes; TransportError.
+    Raises: ConfigError; UsageError for a cluster without the topic; TopicRouteNotFound; RouteError
+    if a broker has no master; ConnectFailed; BrokerError, from a broker of 4.x too, which knows no
+    modes; TransportError.
     """
     check_group(group)
     check_topic(topic)
@@ -248,12 +256,13 @@ def plan_request_mode(
     after = RequestMode(topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share)
     route = yield from find_route(directory.name_servers, topic, timeout_ms=directory.timeout_ms)
     brokers = [
-        BrokerAt(each.broker_name, each.cluster or "", each.broker_addrs[min(each.broker_addrs)])
+        BrokerAt.of(each.broker_name, each.cluster or "", each.broker_addrs)
         for each in sorted(route.broker_datas, key=lambda each: each.broker_name)
         if each.broker_addrs and cluster in (None, each.cluster)
     ]
     if not brokers and cluster is not None:
         raise UsageError(f"no broker of cluster {cluster!r} has topic {topic!r}")
+    check_masters(brokers)
     code, timeout_ms = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, directory.timeout_ms
     asked = [ask(broker.address, code, timeout_ms=timeout_ms) for broker in brokers]
     replies = yield from gather(asked, name="request modes")
@@ -278,16 +287,18 @@ def delete_group(
 
     That is its settings, offsets, retries and dead letters.
 
-    Raises: RouteError if no broker is known; UsageError for an unknown cluster; ConnectFailed;
-        BrokerError; TransportError.
+    Raises: RouteError if no broker is known, or one has no master; UsageError for an unknown
+        cluster; ConnectFailed; BrokerError; TransportError.
     """
     wrapped = directory.namespace.wrap(group)
     header = DeleteSubscriptionGroupRequestHeader(
         group_name=wrapped, remove_offset=True, clean_offset=True
     )
     code, timeout_ms = RequestCode.DELETE_SUBSCRIPTIONGROUP, directory.timeout_ms
-    addresses = yield from master_addresses(directory, cluster=cluster)
-    requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
+    brokers = yield from find_masters(
+        directory.name_servers, cluster=cluster, timeout_ms=timeout_ms
+    )
+    requests = [ask(broker.address, code, header, timeout_ms=timeout_ms) for broker in brokers]
     yield from gather(requests, name=f"delete group {group}")
     # Brokers leave these topics to tools, and deleting an unknown topic is not an error.
     for topic in (retry_topic(wrapped), dlq_topic(wrapped)):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sparrowmq.calling.effects import Operation
+from sparrowmq.calling.effects import Operation, timestamp
 from sparrowmq.client.directory import Directory, QueueLag
 from sparrowmq.client.operations.administer import (
     consumer_ids,
@@ -25,7 +25,7 @@ from sparrowmq.client.operations.administer import (
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import commit_all
 from sparrowmq.client.operations.request import ask
-from sparrowmq.client.operations.routes import get_broker_address
+from sparrowmq.client.operations.routes import check_queues, get_master_address
 from sparrowmq.client.route_cache import is_static
 from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
@@ -125,19 +125,24 @@ def plan_reset(
         queues: the queues to reset, by broker name and queue id; all queues of the topic by
             default.
 
-    Raises: TopicRouteNotFound; UsageError for a queue that the topic does not have, and for a reset
-    that is impossible while members are connected; TransportError; BrokerError.
+    Raises: TopicRouteNotFound; RouteError if a queue's broker has no master; UsageError for a queue
+    that the topic does not have, and for a reset that is impossible while members are connected;
+    TransportError; BrokerError.
     """
+    now_timestamp_ms = yield from timestamp()
+    if target.timestamp_ms is not None and target.timestamp_ms > now_timestamp_ms:
+        raise UsageError(
+            "the time to go on at lies in the future; to skip all messages, go on at latest"
+        )
     lags = yield from group_lag(directory, group, topic)
-    known = {(lag.queue.broker_name, lag.queue.queue_id) for lag in lags}
-    unknown = sorted(set(queues) - known)
-    if unknown:
-        raise UsageError(f"topic {topic!r} has no queue {unknown[0][0]}:{unknown[0][1]}")
+    check_queues(topic, queues, [lag.queue for lag in lags])
     chosen = [
         lag
         for lag in lags
         if not queues or (lag.queue.broker_name, lag.queue.queue_id) in set(queues)
     ]
+    for lag in chosen:
+        yield from get_master_address(directory, lag.queue)
     firsts = yield from gather(
         [queue_min_offset(directory, lag.queue) for lag in chosen], name=f"offsets of {topic}"
     )
@@ -199,7 +204,7 @@ def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     first_queues = {host(queue): queue for queue in queues}
     addresses = []
     for queue in first_queues.values():
-        addresses.append((yield from get_broker_address(directory, queue)))
+        addresses.append((yield from get_master_address(directory, queue)))
     code, timeout_ms = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, directory.timeout_ms
     requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
     yield from gather(requests, name=f"reset of {plan.group}")

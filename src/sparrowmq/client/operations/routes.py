@@ -10,6 +10,7 @@ Tests: client/test_route_cache.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,7 +38,7 @@ from sparrowmq.errors import (
     UsageError,
     did_you_mean,
 )
-from sparrowmq.protocol.bodies import ClusterInfo, TopicRouteAnswer
+from sparrowmq.protocol.bodies import MASTER_ID, ClusterInfo, TopicRouteAnswer
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.headers import GetRouteInfoRequestHeader
@@ -63,6 +64,18 @@ class BrokerAt(NamedTuple):
     name: str
     cluster: str
     address: str
+    slaves: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, cluster: str, addresses: Mapping[int, str]) -> BrokerAt:
+        """Return the broker with these addresses by id, which must not be none."""
+        slaves = tuple(at for broker_id, at in sorted(addresses.items()) if broker_id != MASTER_ID)
+        return cls(name, cluster, addresses[min(addresses)], slaves)
+
+    @property
+    def has_master(self) -> bool:
+        """Whether `address` is the master's."""
+        return self.address not in self.slaves
 
 
 def find_route(
@@ -166,6 +179,37 @@ def get_broker_address(directory: Directory, queue: MessageQueue) -> Operation[s
             f"no broker {routes.host(wrapped)!r} is in the route of topic {queue.topic!r}"
         )
     return address
+
+
+def get_master_address(directory: Directory, queue: MessageQueue) -> Operation[str]:
+    """Return the address of the master of a queue's broker, which alone keeps a change.
+
+    Raises: as `get_broker_address`; RouteError if the broker has no master.
+    """
+    routes, wrapped = directory.routes, directory.namespace.wrap_queue(queue)
+    address = yield from get_broker_address(directory, queue)
+    if routes.master_of(wrapped) != address:
+        yield from get_route(directory, queue.topic, is_fresh=True)
+    master = routes.master_of(wrapped)
+    if master is None:
+        raise _without_master([routes.host(wrapped)])
+    return master
+
+
+def check_queues(
+    topic: str, given: Iterable[tuple[str, int]], known: Iterable[MessageQueue]
+) -> None:
+    """Raise a UsageError for a queue, by broker and id, that is none of those it may be."""
+    ids: dict[str, set[int]] = {}
+    for each in known:
+        ids.setdefault(each.broker_name, set()).add(each.queue_id)
+    for name, queue_id in sorted(given):
+        if queue_id not in ids.get(name, ()):
+            there = [f"{at}:{min(of)} to {at}:{max(of)}" for at, of in sorted(ids.items())]
+            raise UsageError(
+                f"topic {topic!r} has no queue {name}:{queue_id} for this; it has "
+                f"{', '.join(there) or 'none'}"
+            )
 
 
 def get_publish_route(
@@ -330,7 +374,7 @@ def find_brokers(
     }
     check_cluster(info, cluster)
     found = [
-        BrokerAt(name, cluster_of.get(name, ""), broker.broker_addrs[min(broker.broker_addrs)])
+        BrokerAt.of(name, cluster_of.get(name, ""), broker.broker_addrs)
         for name, broker in sorted(info.broker_addr_table.items())
         if broker.broker_addrs and cluster in (None, cluster_of.get(name))
     ]
@@ -341,6 +385,32 @@ def find_brokers(
             f"start one, or check the address"
         )
     return found
+
+
+def find_masters(
+    name_servers: NameServers, *, cluster: str | None = None, timeout_ms: int = INVOKE_TIMEOUT_MS
+) -> Operation[list[BrokerAt]]:
+    """Return the brokers as `find_brokers`, for a change at each of them.
+
+    Raises: as `find_brokers`; RouteError if one of them has no master.
+    """
+    found = yield from find_brokers(name_servers, cluster=cluster, timeout_ms=timeout_ms)
+    check_masters(found)
+    return found
+
+
+def check_masters(brokers: Iterable[BrokerAt]) -> None:
+    """Raise a RouteError for brokers without a master: their masters come back as they were."""
+    without = [broker.name for broker in brokers if not broker.has_master]
+    if without:
+        raise _without_master(without)
+
+
+def _without_master(names: Sequence[str]) -> RouteError:
+    return RouteError(
+        f"nothing was changed: no master of {', '.join(names)} is registered, and only a master "
+        "keeps a change; start it, and try again"
+    )
 
 
 def find_all_brokers(

@@ -17,7 +17,12 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.gather import gather, gather_outcomes, raise_first, split_outcomes
 from sparrowmq.client.operations.offsets import topic_offsets
 from sparrowmq.client.operations.request import ask, ask_name_servers, decode_answer
-from sparrowmq.client.operations.routes import BrokerAt, find_brokers, find_route
+from sparrowmq.client.operations.routes import (
+    BrokerAt,
+    check_masters,
+    find_brokers,
+    find_route,
+)
 from sparrowmq.client.route_cache import QUEUES_MAX
 from sparrowmq.config import check_range
 from sparrowmq.errors import ConfigError, SparrowError, TopicRouteNotFound
@@ -195,8 +200,8 @@ def plan_topic_update(
         perm: the permissions that `parse_perm` returns; None leaves them.
         cluster: the cluster whose brokers to change; None changes all brokers.
 
-    Raises: TopicRouteNotFound if no broker has the topic; UsageError for an unknown cluster;
-        ConfigError; TransportError; BrokerError.
+    Raises: TopicRouteNotFound if no broker has the topic; RouteError if one that has it has no
+        master; UsageError for an unknown cluster; ConfigError; TransportError; BrokerError.
     """
     topic = directory.namespace.wrap(topic)
     for name, value in (("read_queues", read_queues), ("write_queues", write_queues)):
@@ -216,6 +221,7 @@ def plan_topic_update(
     ]
     if not changes:
         raise TopicRouteNotFound(f"no broker has topic {topic!r}; create it, or check its name")
+    check_masters(change.broker for change in changes)
     return changes
 
 
