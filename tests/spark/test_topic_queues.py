@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sparrowmq.calling import clock
 from sparrowmq.calling.effects import Now, Operation, Sleep
 from sparrowmq.errors import BrokerError, ConnectFailed
 from sparrowmq.model import MessageQueue
@@ -62,6 +63,21 @@ def test_a_thousand_queues_take_a_request_for_each_topic_of_a_broker(
         RequestCode.GET_ROUTEINFO_BY_TOPIC: 20,
         RequestCode.GET_TOPIC_STATS_INFO: 20,
     }
+
+
+def test_a_plan_knows_of_a_queue_that_came_in_the_millisecond_of_the_last_one(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = clock.monotonic_ms()
+    monkeypatch.setattr(clock, "monotonic_ms", lambda: now_ms)
+    cluster = Cluster((fake_cluster.address,), request_timeout_ms=5_000)
+    counts = []
+    for queues in (1, 2):
+        fake_cluster.create_topic("T", queues=queues)
+        counts.append(len(plan(cluster, "T")))
+    cluster.driver.close()
+
+    assert counts == [1, 2]
 
 
 def test_a_queue_whose_messages_are_all_gone_is_empty(
@@ -136,7 +152,7 @@ def test_a_broker_that_is_busy_is_not_asked_queue_by_queue(
     assert RequestCode.GET_MAX_OFFSET not in fake_cluster.request_codes
 
 
-def run_virtually(operation: Operation[str], clock: list[int]) -> str:
+def run_virtually(operation: Operation[str], passed_ms: list[int]) -> str:
     """Run an operation in virtual time."""
     answer: int | None = None
     while True:
@@ -146,39 +162,39 @@ def run_virtually(operation: Operation[str], clock: list[int]) -> str:
             found: str = stop.value
             return found
         if isinstance(effect, Sleep):
-            clock[0] += effect.duration_ms
-        answer = clock[0] if isinstance(effect, Now) else None
+            passed_ms[0] += effect.duration_ms
+        answer = passed_ms[0] if isinstance(effect, Now) else None
 
 
 @pytest.mark.parametrize("away_ms", [0, 60_000, 295_000])
 def test_a_broker_that_is_away_is_waited_for_by_time(
     away_ms: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = [0]
+    passed_ms = [0]
 
     def attempt() -> Operation[str]:
-        if clock[0] < away_ms:
+        if passed_ms[0] < away_ms:
             raise ConnectFailed("broker 127.0.0.1:10911 refuses the connection")
         yield from ()
         return "here"
 
-    found = run_virtually(persist(300_000, attempt), clock)
+    found = run_virtually(persist(300_000, attempt), passed_ms)
 
     assert found == "here"
-    assert clock[0] - away_ms <= RETRY_PAUSE_MS_MAX
+    assert passed_ms[0] - away_ms <= RETRY_PAUSE_MS_MAX
     # One line that says for whom, and one at the end.
     assert len(caplog.messages) == (2 if away_ms else 0)
     assert not away_ms or "waits up to 300 s: broker 127.0.0.1:10911" in caplog.messages[0]
 
 
 def test_the_wait_for_a_broker_ends() -> None:
-    clock = [0]
+    passed_ms = [0]
 
     def attempt() -> Operation[str]:
         raise ConnectFailed("broker 127.0.0.1:10911 refuses the connection")
         yield
 
     with pytest.raises(ConnectFailed):
-        run_virtually(persist(300_000, attempt), clock)
+        run_virtually(persist(300_000, attempt), passed_ms)
 
-    assert clock[0] == 300_000
+    assert passed_ms[0] == 300_000

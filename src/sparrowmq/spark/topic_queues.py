@@ -191,7 +191,7 @@ class Cluster:
     def refresh(
         self, topics: Collection[str], *, age_ms_max: int = 0, given_up: Collection[str] = ()
     ) -> Operation[None]:
-        """Ask for the routes of topics whose known route is older than `age_ms_max`.
+        """Ask for the routes of topics whose known route is `age_ms_max` old or older.
 
         Args:
             given_up: the topics that have no route from now on if none is found.
@@ -203,7 +203,7 @@ class Cluster:
         asked = [
             self._refresh(topic, is_given_up=topic in given_up)
             for topic, route in known.items()
-            if route is None or now_ms - route.fetched_ms > age_ms_max
+            if route is None or now_ms - route.fetched_ms >= age_ms_max
         ]
         # The first look-up finds a name server that answers; the other look-ups use it.
         yield from gather(asked[:1], name="route")
