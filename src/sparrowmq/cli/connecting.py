@@ -277,8 +277,7 @@ def find_broker_names(cluster: CommandCluster, name: str | None) -> set[str]:
 
     Raises: UsageError for another name; RouteError if a broker has no master.
     """
-    servers, timeout_ms = cluster.directory.name_servers, cluster.directory.timeout_ms
-    found = cluster.run(find_masters(servers, cluster=name, timeout_ms=timeout_ms))
+    found = cluster.run(find_masters(cluster.directory, cluster=name))
     return {broker.name for broker in found}
 
 

@@ -137,14 +137,6 @@ def _run(site: Site, operation: Callable[[], Operation[Any]]) -> Callable[[], Aw
     return lambda: site.watcher.driver.run(operation())
 
 
-async def _check_masters(site: Site) -> None:
-    """Raise a RouteError if a broker has no master that could make a change."""
-    directory = site.watcher.directory
-    await site.watcher.driver.run(
-        find_masters(directory.name_servers, timeout_ms=directory.timeout_ms)
-    )
-
-
 # -- Topics
 
 
@@ -213,7 +205,7 @@ async def _plan_topic_settings(site: Site, visit: Visit, values: Values) -> Form
 async def _plan_topic_end(site: Site, visit: Visit, values: Values) -> FormPlan:
     name, directory = check_topic(visit.request.path_params["topic"]), site.watcher.directory
     status = await site.watcher.driver.run(topics.topic_status(directory, name))
-    await _check_masters(site)
+    await site.watcher.driver.run(find_masters(site.watcher.directory))
     rows = [
         (
             place.broker_name,
@@ -300,7 +292,7 @@ async def _plan_group_end(site: Site, visit: Visit, values: Values) -> FormPlan:
     brokers = group.view.snapshot.last.brokers
     if members := {each.client_id for b in brokers for each in b.connections}:
         raise UsageError(f"group {name} has {len(members)} members connected; stop them first")
-    await _check_masters(site)
+    await site.watcher.driver.run(find_masters(site.watcher.directory))
     rows = [
         (topic.topic, group.view.lag([q for q in group.view.queues if q.topic == topic.topic]))
         for topic in group.view.snapshot.user_topics

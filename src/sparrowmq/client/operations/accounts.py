@@ -102,7 +102,7 @@ def _change(
     directory: Directory, code: int, header: AccountChange | DeleteAccessConfigRequestHeader
 ) -> Operation[None]:
     timeout_ms = directory.timeout_ms
-    brokers = yield from find_masters(directory.name_servers, timeout_ms=timeout_ms)
+    brokers = yield from find_masters(directory)
     # A slave has rules of its own, which nobody copies from its master's.
     addresses = [address for broker in brokers for address in (broker.address, *broker.slaves)]
     requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]

@@ -199,9 +199,7 @@ def delete_topic(
     at_broker = DeleteTopicRequestHeader(topic=topic)
     at_name_server = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
     timeout_ms = directory.timeout_ms
-    brokers = yield from find_masters(
-        directory.name_servers, cluster=cluster, timeout_ms=timeout_ms
-    )
+    brokers = yield from find_masters(directory, cluster=cluster)
     requests = [
         ask(broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, at_broker, timeout_ms=timeout_ms)
         for broker in brokers

@@ -295,9 +295,7 @@ def delete_group(
         group_name=wrapped, remove_offset=True, clean_offset=True
     )
     code, timeout_ms = RequestCode.DELETE_SUBSCRIPTIONGROUP, directory.timeout_ms
-    brokers = yield from find_masters(
-        directory.name_servers, cluster=cluster, timeout_ms=timeout_ms
-    )
+    brokers = yield from find_masters(directory, cluster=cluster)
     requests = [ask(broker.address, code, header, timeout_ms=timeout_ms) for broker in brokers]
     yield from gather(requests, name=f"delete group {group}")
     # Brokers leave these topics to tools, and deleting an unknown topic is not an error.

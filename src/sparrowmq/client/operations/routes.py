@@ -387,14 +387,13 @@ def find_brokers(
     return found
 
 
-def find_masters(
-    name_servers: NameServers, *, cluster: str | None = None, timeout_ms: int = INVOKE_TIMEOUT_MS
-) -> Operation[list[BrokerAt]]:
+def find_masters(directory: Directory, *, cluster: str | None = None) -> Operation[list[BrokerAt]]:
     """Return the brokers as `find_brokers`, for a change at each of them.
 
     Raises: as `find_brokers`; RouteError if one of them has no master.
     """
-    found = yield from find_brokers(name_servers, cluster=cluster, timeout_ms=timeout_ms)
+    servers, timeout_ms = directory.name_servers, directory.timeout_ms
+    found = yield from find_brokers(servers, cluster=cluster, timeout_ms=timeout_ms)
     check_masters(found)
     return found
 
