@@ -482,10 +482,6 @@ def _ask_about(
         }
         for view in views
     }
-    waits = yield from find_waits(
-        group.group, last, now_timestamp_ms=now_ms, timeout_ms=directory.timeout_ms
-    )
-    waiting = [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
     uncounted, retries = 0, retry_topic(group.group)
     for view in () if members else views:
         known = {progress.topic for progress in view.progress.get(group.group, ())}
@@ -494,7 +490,14 @@ def _ask_about(
                 stored = yield from topic_offsets(
                     view.broker.address, retries, timeout_ms=directory.timeout_ms
                 )
-                uncounted += sum(at.max_offset - at.min_offset for at in stored.values())
+                count_here = sum(at.max_offset - at.min_offset for at in stored.values())
+                if count_here:
+                    uncounted += count_here
+                    last[view.broker.address][retries] = 0
+    waits = yield from find_waits(
+        group.group, last, now_timestamp_ms=now_ms, timeout_ms=directory.timeout_ms
+    )
+    waiting = [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
     return replace(
         group,
         retry_lag=group.retry_lag + uncounted,
