@@ -14,7 +14,11 @@ from sparrowmq.broker.audit_log import QUEUES_MAX
 from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
-from sparrowmq.broker.subscription_groups import GROUP_SETTINGS_BYTES_MAX, find_group_fault
+from sparrowmq.broker.subscription_groups import (
+    GROUPS_MAX,
+    find_group_fault,
+    find_settings_fault,
+)
 from sparrowmq.broker.topic_configs import (
     FILTER_TYPES,
     QUEUE_COUNT_MAX,
@@ -235,11 +239,13 @@ def _put_groups(
         if fault is not None:
             raise state.refusal(BrokerRefusal.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
     changed = [_with_attributes(state.groups.find(group.group_name), group) for group in groups]
-    for group in changed:
-        size = len(encode_body(group))
-        if size > GROUP_SETTINGS_BYTES_MAX:
-            text = f"a group's settings have at most {GROUP_SETTINGS_BYTES_MAX} bytes, not {size}"
-            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
+    added = {group.group_name for group in groups if state.groups.find(group.group_name) is None}
+    fault = None
+    if added and len(state.groups) + len(added) > GROUPS_MAX:
+        fault = f"the broker has {GROUPS_MAX} groups at most, which is its limit"
+    fault = next(filter(None, map(find_settings_fault, changed)), fault)
+    if fault is not None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
     facts: list[Output] = []
     for group in changed:
         before = state.groups.find(group.group_name)
