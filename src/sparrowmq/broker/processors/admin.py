@@ -302,7 +302,8 @@ def _note_forgotten(
 def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
     """Remove a consumer group's settings and, if asked, its offsets."""
     header = decode_header(DeleteSubscriptionGroupRequestHeader, request.command.ext_fields)
-    if state.groups.remove(header.group_name, timestamp_ms=request.timestamp_ms):
+    was_there = state.groups.remove(header.group_name, timestamp_ms=request.timestamp_ms)
+    if was_there:
         state.modes.forget(group=header.group_name)
         state.note_groups_changed()
     facts: list[Fact] = []
@@ -312,8 +313,9 @@ def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
             detail = "the group's offsets"
             facts += _note_forgotten(state, request, header.group_name, topic, detail=detail)
         state.offsets.remove_group(header.group_name)
-    detail = "with its offsets" if removes_offsets else ""
-    facts += state.audit.note(request, "deleted", header.group_name, detail=detail)
+    if was_there or facts:
+        detail = "with its offsets" if removes_offsets else ""
+        facts += state.audit.note(request, "deleted", header.group_name, detail=detail)
     safe = _answer_when_safe(state, request, registers=False, removes_offsets=removes_offsets)
     return [*safe, *facts]
 

@@ -47,7 +47,7 @@ from sparrowmq.broker.processors.pull import (
     wake_waiting,
     without_finished,
 )
-from sparrowmq.broker.processors.send_back import put_dead_letter
+from sparrowmq.broker.processors.send_back import count_attempts, put_dead_letter
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.errors import ProtocolError
@@ -778,7 +778,7 @@ def _put_dead_letter(
         return False
     if record is None:
         return True
-    record.reconsume_times += queue.flights[offset].next_times
+    count_attempts(record, queue.flights[offset].next_times)
     status = put_dead_letter(state, record, key.group, timestamp_ms=timestamp_ms).status
     if status is PutStatus.MESSAGE_ILLEGAL:
         # With the topic's longer name it fits into no file of the log.
