@@ -776,13 +776,13 @@ def test_in_flight_messages_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatc
     assert bodies(pop(rig)) == [b"d"]
 
 
-@pytest.mark.parametrize("bound", ["IN_FLIGHT_PER_QUEUE_MAX", "POPPED_MAX"])
+@pytest.mark.parametrize(("bound", "count"), [("IN_FLIGHT_PER_QUEUE_MAX", 3), ("POPPED_MAX", 5)])
 def test_waiting_pop_goes_on_once_a_message_in_flight_has_ended(
-    rig: Any, monkeypatch: pytest.MonkeyPatch, bound: str
+    rig: Any, monkeypatch: pytest.MonkeyPatch, bound: str, count: int
 ) -> None:
-    monkeypatch.setattr(pop_queues, bound, 3)
+    monkeypatch.setattr(pop_queues, bound, count)
     fill(rig, "a", "b", "c", "d", "e")
-    found = pop(rig)
+    found = pop(rig, maxMsgNums=3)
     first, second = held(rig), held(rig)
     for (_, handle), waiting in zip(found, (first, second), strict=False):
         rig.work()

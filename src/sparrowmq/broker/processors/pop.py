@@ -413,7 +413,7 @@ def _read_queue(
             size += len(record)
     if key.queue_id >= checked.topic.read_queue_nums:
         return _Found(key, offsets, next_offset, again)
-    count_max = min(count_max - len(offsets), state.pops.room(queue))
+    count_max = min(count_max - len(offsets), state.pops.room(key.group, queue))
     is_any = is_first and not offsets
     if count_max <= 0 or (size >= bytes_max and not is_any):
         return _Found(key, offsets, next_offset, again)
@@ -540,7 +540,7 @@ def _finish(state: BrokerState, queue: PopQueue, offsets: list[int]) -> None:
 
 def _end(state: BrokerState, queue: PopQueue, offsets: list[int]) -> None:
     """End messages in flight, and wake a pop that waited for their end or for their room."""
-    had_room = state.pops.room(queue) > 0
+    had_room = state.pops.room(queue.key.group, queue) > 0
     _finish(state, queue, offsets)
     if not (had_room and queue.is_blocked):
         wake_waiting(state, queue.key.group, queue.key.topic, queue.key.queue_id)
