@@ -728,3 +728,50 @@ def test_driver_stays_usable_wherever_an_interrupt_comes(
     if leader is not None:
         blocking.call_soon_threadsafe(stop.set)
         assert leader.join()
+
+
+@pytest.mark.slow
+def test_interrupt_of_the_thread_that_leads_lets_no_other_wait_for_ever(
+    blocking: BlockingDriver, serve: Callable[..., FrameServer]
+) -> None:
+    server, before = serve(), sys.getprofile()
+    count, interrupt = 0, InterruptAt(0)
+    while interrupt.left <= 0:
+        count += 3
+        interrupt = InterruptAt(count)
+        leads, served = threading.Event(), Event()
+
+        def lead(leads: threading.Event = leads, served: Event = served) -> Any:
+            leads.set()
+            yield from wait(served, timeout_ms=LONG_MS)
+
+        def follow(leads: threading.Event = leads, served: Event = served) -> Any:
+            def operation() -> Any:
+                try:
+                    # A request that the interrupt cut off may end by its time-out.
+                    request = RemotingCommand(code=10, body=b"other")
+                    yield from invoke(server.address, request, timeout_ms=200)
+                finally:
+                    served.set()
+
+            assert leads.wait(PATIENCE_S)
+            return blocking.run(operation())
+
+        other = Result(follow)
+        # Each time with a new connection.
+        blocking._network.recover()
+        gc.disable()
+        try:
+            sys.setprofile(interrupt)
+            blocking.run(lead())
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(before)
+            gc.enable()
+            leads.set()
+
+        other.join()
+        assert blocking.run(ask(server.address, b"after")) == b"after"
+
+    assert count > 50
