@@ -19,8 +19,9 @@ import pytest
 
 from frame_server import FrameServer, Peer, echo
 from harness import Numbers
-from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.blocking_driver import BlockingDriver, _Run
 from sparrowmq.calling.call_run import UserCalls
+from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
@@ -34,7 +35,7 @@ from sparrowmq.calling.effects import (
     spawn,
     wait,
 )
-from sparrowmq.errors import ConnectionLost, InvokeTimeout, UsageError
+from sparrowmq.errors import ConnectionLost, InvokeTimeout, TransportError, UsageError
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 
@@ -730,48 +731,33 @@ def test_driver_stays_usable_wherever_an_interrupt_comes(
         assert leader.join()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("amid", [_Run.end, ChannelTable.submit], ids=["end", "request"])
 def test_interrupt_of_the_thread_that_leads_lets_no_other_wait_for_ever(
-    blocking: BlockingDriver, serve: Callable[..., FrameServer]
+    blocking: BlockingDriver, serve: Callable[..., FrameServer], amid: Callable[..., Any]
 ) -> None:
-    server, before = serve(), sys.getprofile()
-    count, interrupt = 0, InterruptAt(0)
-    while interrupt.left <= 0:
-        count += 3
-        interrupt = InterruptAt(count)
-        leads, served = threading.Event(), Event()
+    server, before, leads = serve(), sys.getprofile(), threading.Event()
 
-        def lead(leads: threading.Event = leads, served: Event = served) -> Any:
-            leads.set()
-            yield from wait(served, timeout_ms=LONG_MS)
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is amid.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
 
-        def follow(leads: threading.Event = leads, served: Event = served) -> Any:
-            def operation() -> Any:
-                try:
-                    # A request that the interrupt cut off may end by its time-out.
-                    request = RemotingCommand(code=10, body=b"other")
-                    yield from invoke(server.address, request, timeout_ms=200)
-                finally:
-                    served.set()
+    def lead() -> Any:
+        leads.set()
+        yield from wait(Event(), timeout_ms=LONG_MS)
 
-            assert leads.wait(PATIENCE_S)
-            return blocking.run(operation())
+    def follow() -> Any:
+        assert leads.wait(PATIENCE_S)
+        return blocking.run(ask(server.address, b"other"))
 
-        other = Result(follow)
-        # Each time with a new connection.
-        blocking._network.recover()
-        gc.disable()
-        try:
-            sys.setprofile(interrupt)
+    other = Result(follow)
+    try:
+        sys.setprofile(interrupt)
+        with pytest.raises(KeyboardInterrupt):
             blocking.run(lead())
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.setprofile(before)
-            gc.enable()
-            leads.set()
+    finally:
+        sys.setprofile(before)
 
-        other.join()
-        assert blocking.run(ask(server.address, b"after")) == b"after"
-
-    assert count > 50
+    other.join()
+    assert isinstance(other.error, TransportError)
+    assert blocking.run(ask(server.address, b"after")) == b"after"
