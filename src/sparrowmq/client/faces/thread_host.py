@@ -54,6 +54,9 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
     """
 
     _is_read = False
+    # For a future whose making was interrupted.
+    _result: SendResult | None = None
+    _exception: BaseException | None = None
 
     def __init__(self, futures: ThreadFutures) -> None:
         self._futures = futures
