@@ -351,16 +351,15 @@ class Scheduler:
 
         Its request is in no connection, or the way on from its last wait was lost.
         """
-        effect, is_task = waiter.effect, isinstance(waiter, OperationTask)
-        if isinstance(effect, _REQUESTS):
-            if waiter.place is None:
+        effect = waiter.effect
+        if effect is not None:
+            if isinstance(effect, _REQUESTS) and waiter.place is None:
                 message = f"{effect.address}: {INTERRUPTED}, and the request was not sent"
                 self.throw(waiter, ConnectFailed(message, address=effect.address))
-        elif effect is not None or (is_task and (waiter.done or waiter in self.ready)):
-            return
         elif isinstance(waiter, OperationTask):
-            waiter.thrown = waiter.thrown or ConnectionLost(INTERRUPTED)
-            self._end_wait(waiter)
+            if not waiter.done and waiter not in self.ready:
+                waiter.thrown = waiter.thrown or ConnectionLost(INTERRUPTED)
+                self._end_wait(waiter)
         elif not isinstance(waiter, Continuation) or waiter.task is None:
             waiter.go_on(None, ConnectionLost(INTERRUPTED))
         elif waiter.task.done:

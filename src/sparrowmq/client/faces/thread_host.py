@@ -54,9 +54,6 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
     """
 
     _is_read = False
-    # For a future whose making was interrupted.
-    _result: SendResult | None = None
-    _exception: BaseException | None = None
 
     def __init__(self, futures: ThreadFutures) -> None:
         self._futures = futures
@@ -133,7 +130,9 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
         return self._exception
 
     def __del__(self) -> None:
-        if self._result is None and (error := self.take_unread()) is not None:
+        # One whose making was interrupted has no fields.
+        is_whole = "_exception" in self.__dict__
+        if is_whole and self._result is None and (error := self.take_unread()) is not None:
             self._futures.note(error)
 
 
