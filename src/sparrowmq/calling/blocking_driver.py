@@ -131,12 +131,14 @@ class _Follower:
         has_begun: whether the run has begun, when the thread led before.
     """
 
-    __slots__ = ("has_begun", "ident", "leads", "run", "signal")
+    __slots__ = ("has_begun", "ident", "is_added", "leads", "run", "signal")
 
     def __init__(self, run: _Run | _Answer, ident: int, *, has_begun: bool = False) -> None:
         self.run = run
         self.ident = ident
         self.has_begun = has_begun
+        # Whether the leading thread knows that this one waits.
+        self.is_added = False
         self.leads = False
         # Ctrl-C cannot split its `put`, as it can the steps of an `Event.set`.
         self.signal: SimpleQueue[None] = SimpleQueue()
@@ -433,8 +435,9 @@ class BlockingDriver:
         self.call_soon_threadsafe(follower.run.cancel)
 
     def _add_follower(self, follower: _Follower) -> None:
-        if follower.run.on_done is not None:
+        if follower.is_added:
             return
+        follower.is_added = True
         follower.run.on_done = partial(follower.signal.put, None)
         if not follower.has_begun:
             follower.run.go_on()
@@ -456,7 +459,7 @@ class BlockingDriver:
         for task in self._scheduler.tasks:
             self._scheduler.end_cut_off(task)
         for follower in followers:
-            if follower.run.on_done is None:
+            if not follower.is_added:
                 self._incoming.append(partial(self._add_follower, follower))
             elif not follower.run.done:
                 self._scheduler.end_cut_off(follower.run)
