@@ -132,7 +132,9 @@ class Rig:
             self.work()
         return self.outputs[before:]
 
-    def create_topic(self, topic: str, queues: int = 4, *, perm: int = 6) -> None:
+    def create_topic(
+        self, topic: str, queues: int = 4, *, writes: int | None = None, perm: int = 6
+    ) -> None:
         reply = self.call(
             self.connect(),
             RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -140,7 +142,7 @@ class Rig:
                 "topic": topic,
                 "defaultTopic": "TBW102",
                 "readQueueNums": str(queues),
-                "writeQueueNums": str(queues),
+                "writeQueueNums": str(queues if writes is None else writes),
                 "perm": str(perm),
                 "topicFilterType": "SINGLE_TAG",
                 "topicSysFlag": "0",

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from processor_time import measuring
 from sparrowmq.broker.journal_records import GroupTableChange, decode_changes, encode_changes
+from sparrowmq.broker.processors import admin
 from sparrowmq.broker.processors.admin import STATS_QUEUES_PER_STEP
 from sparrowmq.errors import InvokeTimeout
 from sparrowmq.model import MessageQueue
@@ -235,6 +236,50 @@ def test_group_settings_are_kept_listed_and_deleted(rig: Any, field: str) -> Non
     assert "TOOLS_CONSUMER" in table
     assert rig.broker.state.groups.find("GID_new") is None
     assert rig.broker.state.offsets.find("GID_new", "T", 0) is None
+
+
+def test_group_has_no_more_retry_queues_than_a_topic_may_have(rig: Any) -> None:
+    """Without a bound each member's heartbeat made a retry topic that nothing could go through."""
+    create = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    body = b'{"groupName":"GID_c","retryQueueNums":65537}'
+
+    refused = rig.call(rig.connect(), create, None, body)
+    heartbeat(rig, rig.connect())
+
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert refused.remark == "a group has at most 65536 retry queues, not 65537"
+    assert rig.broker.state.topics.find("%RETRY%GID_c").read_queue_nums == 1
+
+
+def test_group_of_another_brokers_store_has_a_retry_topic_that_can_be_served(rig: Any) -> None:
+    group = SubscriptionGroupConfig(group_name="GID_c", retry_queue_nums=2**31 - 1)
+    rig.broker.state.put_group(group, timestamp_ms=rig.timestamp_ms)
+
+    heartbeat(rig, rig.connect())
+
+    topic = rig.broker.state.topics.find("%RETRY%GID_c")
+    assert (topic.read_queue_nums, topic.write_queue_nums) == (65_536, 65_536)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_broker_takes_no_more_groups_than_its_limit(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(admin, "GROUPS_MAX", len(rig.broker.state.groups) + count - 1)
+    groups = [{"groupName": f"GID_{number}"} for number in range(count)]
+    create = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    changed = b'{"groupName":"TOOLS_CONSUMER","retryMaxTimes":3}'
+
+    refused = rig.call(
+        rig.connect(), create, None, json.dumps({"groupConfigList": groups}).encode()
+    )
+    change = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    taken = rig.call(rig.connect(), change, None, changed)
+
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "groups at most" in refused.remark
+    assert rig.broker.state.groups.find("GID_0") is None
+    assert taken.code == ResponseCode.SUCCESS
 
 
 # What SubscriptionGroupConfig of 5.x has beside the fields of 4.9.7.

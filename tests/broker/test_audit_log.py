@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sparrowmq.broker.audit_log import AUDIT_JOIN_MS, QUEUES_MAX, RECORDS_MAX, AuditLog
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -145,6 +147,14 @@ def test_offsets_that_go_with_their_group_are_noted(rig: Any) -> None:
         ("deleted", "G", "T", [(0, 1, None)], "the group's offsets"),
         ("deleted", "G", "", [], "with its offsets"),
     ]
+
+
+@pytest.mark.parametrize("field", ["removeOffset", "cleanOffset"])
+def test_deletion_of_a_group_that_is_not_there_is_not_noted(rig: Any, field: str) -> None:
+    """Tools repeat a deletion at each broker of a cluster, and such records displaced others."""
+    call(rig, RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "none", field: "true"})
+
+    assert [record for record in records(rig) if record[0] == "deleted"] == []
 
 
 def test_what_an_operator_sends_is_noted_and_what_a_producer_sends_is_not(rig: Any) -> None:

@@ -236,3 +236,27 @@ def test_offset_beyond_its_level_is_cut_in_the_file_too(rig: Any) -> None:
 
     assert delays.is_changed
     assert delays.table().offset_table == {1: 0, 2: 0}
+
+
+@pytest.mark.parametrize("properties", ["DELAY\x011", "TIMER_DELAY_MS\x011000"])
+@pytest.mark.parametrize(("reads", "writes", "expected"), [(2, 2, 1), (2, 1, 1), (4, 1, 3)])
+def test_message_for_a_queue_that_the_topic_has_no_more_comes_where_it_is_read(
+    rig: Any, properties: str, reads: int, writes: int, expected: int
+) -> None:
+    """It went into the former queue, which no member consumes: it was lost."""
+    rig.send(rig.connect(), queue_id=3, properties=properties)
+
+    rig.create_topic("T", reads, writes=writes)
+    rig.advance(1_300)
+
+    found = {queue_id: len(rig.records("T", queue_id)) for queue_id in range(4)}
+    assert {queue_id for queue_id, count in found.items() if count} == {expected}
+
+
+def test_message_for_a_topic_without_queues_keeps_its_own(rig: Any) -> None:
+    rig.send(rig.connect(), queue_id=3, properties="DELAY\x011")
+
+    rig.create_topic("T", 0)
+    rig.advance(1_100)
+
+    assert [record.body for record in rig.records("T", 3)] == [b"body"]

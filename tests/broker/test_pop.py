@@ -776,13 +776,13 @@ def test_in_flight_messages_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatc
     assert bodies(pop(rig)) == [b"d"]
 
 
-@pytest.mark.parametrize("bound", ["IN_FLIGHT_PER_QUEUE_MAX", "POPPED_MAX"])
+@pytest.mark.parametrize(("bound", "count"), [("IN_FLIGHT_PER_QUEUE_MAX", 3), ("POPPED_MAX", 5)])
 def test_waiting_pop_goes_on_once_a_message_in_flight_has_ended(
-    rig: Any, monkeypatch: pytest.MonkeyPatch, bound: str
+    rig: Any, monkeypatch: pytest.MonkeyPatch, bound: str, count: int
 ) -> None:
-    monkeypatch.setattr(pop_queues, bound, 3)
+    monkeypatch.setattr(pop_queues, bound, count)
     fill(rig, "a", "b", "c", "d", "e")
-    found = pop(rig)
+    found = pop(rig, maxMsgNums=3)
     first, second = held(rig), held(rig)
     for (_, handle), waiting in zip(found, (first, second), strict=False):
         rig.work()
@@ -1176,3 +1176,15 @@ def test_pops_of_a_client_whose_clock_is_behind_are_refused_counted_and_warned_o
     assert fact.warning
     assert rig.broker.state.refusals.counts[BrokerRefusal.LATE_POP] == 2
     assert len(read(ask(rig, bornTime=rig.timestamp_ms - 15_500, pollTime=15_000))) == 1
+
+
+def test_dead_letter_has_no_more_attempts_than_a_record_holds(rig: Any) -> None:
+    """It was taken for damaged, and lost."""
+    group = SubscriptionGroupConfig(group_name="G", retry_max_times=0)
+    rig.broker.state.put_group(group, timestamp_ms=rig.timestamp_ms)
+    rig.send(rig.connect(), j=str(2**31 - 1))
+    pop(rig, invisibleTime=1_000)
+
+    rig.advance(1_100)
+
+    assert [record.reconsume_times for record in rig.records("%DLQ%G")] == [2**31 - 1]

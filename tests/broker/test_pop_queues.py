@@ -290,8 +290,24 @@ def test_changes_that_a_failed_log_has_twice_lead_to_the_first_message_in_flight
 def test_messages_of_all_groups_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pop_queues, "POPPED_MAX", 7)
     pops = popped(5)
-    assert pops.room(None) == 2
-    assert pops.room(pops.get(KEYS[0])) == 2
+    assert pops.room("other", None) == 2
+
+
+def test_group_leaves_others_as_many_messages_as_it_has_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A group that acknowledged nothing could have all, and no other group got new messages."""
+    monkeypatch.setattr(pop_queues, "POPPED_MAX", 11)
+    pops, group = popped(5), KEYS[0].group
+    queue = pops.get(KEYS[0])
+    assert queue is not None
+
+    before = pops.room(group, queue), pops.room("other", None)
+    pops.finish(queue, [0, 1])
+    after_end = pops.room(group, queue)
+    pops.move(KEYS[0], 9)
+
+    assert (before, after_end, pops.room(group, None)) == ((1, 6), 5, 11)
 
 
 def test_places_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

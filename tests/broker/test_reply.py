@@ -223,6 +223,27 @@ def test_reply_is_not_stored_while_too_many_wait_for_their_requesters(
     assert len(rig.records(REPLY_TOPIC)) == 1
 
 
+def test_requester_that_stands_still_leaves_the_replies_of_others(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its replies took every place for 10 s, and those of all other requesters were refused."""
+    monkeypatch.setattr(relays, "RELAYS_PER_CLIENT_MAX", 2)
+    asker = join(rig)
+    join(rig, "b")
+    (first,), _ = send_reply(rig), send_reply(rig)
+
+    (refused,) = rig.replies(send_reply(rig))
+    (to_other,) = send_reply(rig, properties=PROPERTIES.replace("CLIENT\x01a", "CLIENT\x01b"))
+    rig.handle(asker, response_to(first.command, 0))
+    (again,) = send_reply(rig)
+
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert isinstance(to_other, Push)
+    assert again.connection is asker
+    rig.advance(RELAY_TIMEOUT_MS)
+    assert [type(output) for output in send_reply(rig)] == [Push]
+
+
 def test_requester_is_known_as_long_as_one_of_its_groups_is(rig: Any) -> None:
     asker = join(rig, "a", "GID_one", "GID_two")
     for group in ("GID_one", "GID_two"):

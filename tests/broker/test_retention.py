@@ -25,7 +25,7 @@ from sparrowmq.serving.connections import Fact
 from sparrowmq.store import MessageStore, StoreConfig
 from sparrowmq.store.file_storage import FileStorage
 from sparrowmq.store.retention import RetentionConfig
-from sparrowmq.testing import EmbeddedCluster
+from sparrowmq.testing import EmbeddedCluster, read_messages
 from waiting import wait_until
 
 HOUR_MS = 3_600_000
@@ -220,8 +220,9 @@ def test_a_consumer_that_comes_late_goes_on_at_what_is_kept(
 
         with caplog.at_level(logging.WARNING, "sparrowmq.client"):
             got = _read_to(89, cluster.name_server)
+        read = read_messages(cluster.name_server, "T")
 
-    assert list(range(got[0], 90)) == got
+    assert list(range(got[0], 90)) == got == [message.queue_offset for message in read]
     assert 60 < got[0] < 90
     (lost,) = [finding for finding in findings if finding.rule == "Q22"]
     assert lost.evidence == (f"T at broker-a: 0: {got[0] - 1} messages from offset 1 on",)

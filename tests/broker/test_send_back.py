@@ -117,6 +117,22 @@ def test_dead_letter_whose_properties_leave_no_room_for_its_origin_has_none(rig:
     assert (record.body, len(parse_properties(record.properties)["k"])) == (b"b", 32_700)
 
 
+@pytest.mark.parametrize(
+    ("times", "topic", "expected"),
+    [(2**31 - 1, "%DLQ%GID_c", 2**31 - 1), (-(2**31), "%RETRY%GID_c", 1 - 2**31)],
+)
+def test_message_with_an_odd_number_of_attempts_is_not_lost(
+    rig: Any, times: int, topic: str, expected: int
+) -> None:
+    """The number beyond a record's field, or the level below the first, was refused for ever."""
+    rig.send(rig.connect(), j=str(times))
+
+    assert send_back(rig, 0).code == 0
+    rig.advance(1_100)
+
+    assert [record.reconsume_times for record in rig.records(topic)] == [expected]
+
+
 def test_old_clients_own_limit_is_not_read(rig: Any) -> None:
     rig.send(rig.connect())
 

@@ -374,6 +374,15 @@ def test_commit_into_a_topic_that_is_gone_leaves_the_message_half(rig: Any) -> N
     assert rig.records(TRANS_OP_HALF_TOPIC) == []
 
 
+def test_commit_for_a_queue_that_the_topic_has_no_more_comes_where_it_is_read(rig: Any) -> None:
+    half = send_half(rig)
+    rig.create_topic("T", 2)
+
+    assert end(rig, half, COMMIT).code == 0
+
+    assert (bodies(rig, queue_id=0), bodies(rig, queue_id=2)) == ([b"K"], [])
+
+
 def test_producer_of_the_group_is_asked_and_its_outcome_counts(rig: Any) -> None:
     producer = join(rig)
     join(rig, "GID_other")

@@ -19,8 +19,9 @@ import pytest
 
 from frame_server import FrameServer, Peer, echo
 from harness import Numbers
-from sparrowmq.calling.blocking_driver import BlockingDriver
+from sparrowmq.calling.blocking_driver import BlockingDriver, _Run
 from sparrowmq.calling.call_run import UserCalls
+from sparrowmq.calling.channel_table import ChannelTable
 from sparrowmq.calling.effects import (
     CallEach,
     Cancelled,
@@ -34,7 +35,7 @@ from sparrowmq.calling.effects import (
     spawn,
     wait,
 )
-from sparrowmq.errors import ConnectionLost, InvokeTimeout, UsageError
+from sparrowmq.errors import ConnectionLost, InvokeTimeout, TransportError, UsageError
 from sparrowmq.protocol.command import RemotingCommand
 from sparrowmq.protocol.send_request import SendRequest, SendTemplate, make_fields
 
@@ -728,3 +729,35 @@ def test_driver_stays_usable_wherever_an_interrupt_comes(
     if leader is not None:
         blocking.call_soon_threadsafe(stop.set)
         assert leader.join()
+
+
+@pytest.mark.parametrize("amid", [_Run.end, ChannelTable.submit], ids=["end", "request"])
+def test_interrupt_of_the_thread_that_leads_lets_no_other_wait_for_ever(
+    blocking: BlockingDriver, serve: Callable[..., FrameServer], amid: Callable[..., Any]
+) -> None:
+    server, before, leads = serve(), sys.getprofile(), threading.Event()
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is amid.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    def lead() -> Any:
+        leads.set()
+        yield from wait(Event(), timeout_ms=LONG_MS)
+
+    def follow() -> Any:
+        assert leads.wait(PATIENCE_S)
+        return blocking.run(ask(server.address, b"other"))
+
+    other = Result(follow)
+    try:
+        sys.setprofile(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            blocking.run(lead())
+    finally:
+        sys.setprofile(before)
+
+    other.join()
+    assert isinstance(other.error, TransportError)
+    assert blocking.run(ask(server.address, b"after")) == b"after"

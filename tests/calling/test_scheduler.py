@@ -226,6 +226,19 @@ def test_interrupt_ends_its_task_and_goes_on_to_the_caller() -> None:
     assert world.scheduler.tasks == ()
 
 
+def test_waiting_task_may_be_cancelled_when_an_interrupt_cut_the_end_of_the_other_off() -> None:
+    world = World()
+    target = world.start(sleep(1_000))
+    waiting = world.start(join(target))
+    world.advance(0)
+    target.joiners.clear()
+
+    world.scheduler.cancel(waiting)
+    world.advance(0)
+
+    assert waiting.done
+
+
 def test_finished_error_holds_no_frame_of_the_scheduler() -> None:
     world = World()
     task = world.start(fails())

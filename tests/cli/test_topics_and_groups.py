@@ -158,6 +158,15 @@ def test_mistyped_topic_is_answered_by_the_nearest(
         assert "did you mean T_departures?" in result.stderr
 
 
+@pytest.mark.parametrize("own", ["TBW102", "broker-a", "DefaultCluster_REPLY_TOPIC"])
+def test_no_change_of_a_topic_of_rocketmqs_own_is_previewed(smq: Commands, own: str) -> None:
+    for command in (("topic", "delete"), ("topic", "update", "-q", "2")):
+        result = smq(*command, own)
+
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"topic '{own}' is one of RocketMQ's own" in result.stderr
+
+
 def test_lag_names_the_queue_furthest_behind_first(
     smq: Commands, shared_cluster: EmbeddedCluster, admin: Admin
 ) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from sparrowmq import (
     SendResult,
     SendStatus,
 )
+from sparrowmq.client.batcher import Batcher
 from sparrowmq.client.faces import blocking_batches
 from sparrowmq.client.operations import batches
 from sparrowmq.errors import BufferFull, ConfigError, ConnectFailed, SparrowError, UsageError
@@ -161,6 +163,43 @@ def test_send_stands_behind_earlier_messages_of_its_queue(
 
     (held,) = filter(None, stored(cluster, topic).values())
     assert held == [b"%d" % number for number in range(60)]
+
+
+@pytest.mark.parametrize("moment", ["call", "return"])
+def test_ctrl_c_amid_a_call_keeps_no_later_message(
+    cluster: EmbeddedCluster, topic: str, moment: str
+) -> None:
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == moment and frame.f_code is Batcher.hand_over.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    with Producer("GID_p", name_server=cluster.name_server, linger_ms=0) as producer:
+        producer.send_nowait(Message(topic, b"0")).result(PATIENCE_S)
+        before = sys.getprofile()
+        sys.setprofile(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                producer.send_nowait(Message(topic, b"1"))
+        finally:
+            sys.setprofile(before)
+
+        producer.send_nowait(Message(topic, b"2")).result(PATIENCE_S)
+        flushing = threading.Thread(target=producer.flush, daemon=True)
+        flushing.start()
+        flushing.join(PATIENCE_S)
+
+        assert not flushing.is_alive()
+
+
+def test_what_is_not_a_queue_is_refused_behind_earlier_messages_too() -> None:
+    with Producer("GID_p", name_server="127.0.0.1:1", linger_ms=30_000) as producer:
+        for call in (producer.send, producer.send_oneway, producer.request):
+            producer.send_nowait(Message("T", b"1"))
+            wrong: Any = "T:3"
+
+            with pytest.raises(UsageError, match="'T:3' is not a queue; give a MessageQueue"):
+                call(Message("T", b"2"), queue=wrong)
 
 
 async def test_send_behind_messages_that_nobody_answers_ends_in_time() -> None:

@@ -252,7 +252,7 @@ def test_poll_that_waits_ends_when_the_thread_of_its_consumer_ends(
     with PollConsumer(group, topic, name_server=cluster.name_server) as consumer:
         polling = threading.Thread(target=poll)
         polling.start()
-        wait_until("the poll", consumer._polling.locked)
+        wait_until("the poll", lambda: consumer._pollers)
         end_thread(f"sparrowmq-consumer-{group}")
         polling.join(60)
 

@@ -13,10 +13,13 @@ import gc
 import logging
 import pickle
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from typing import Any, TypeAlias
 
 import pytest
@@ -33,6 +36,7 @@ from sparrowmq import (
     ConsumeContext,
     Message,
     MessageExt,
+    MessageModel,
     MessageQueue,
     MessageSelector,
     PollConsumer,
@@ -42,6 +46,7 @@ from sparrowmq import (
     TransactionProducer,
     TransactionState,
 )
+from sparrowmq.calling import clock
 from sparrowmq.client.operations.snapshot import unknown_group
 from sparrowmq.client.publisher import Ended
 from sparrowmq.errors import ConfigError, ConnectFailed, SparrowError, UsageError
@@ -128,6 +133,11 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"access_key": "a", "secret_key": "\udcff"}, "secret_key has a character that UTF-8"),
     ({"topics": b"T"}, "topics is b'T'; give a topic, a list of topics, or a dict"),
     ({"topics": "a b"}, "'a b'"),
+    ({"start": datetime.min}, "start is datetime.datetime(1, 1, 1, 0, 0), which cannot be told"),
+    (
+        {"message_model": MessageModel.BROADCASTING, "local_offset_dir": 7},
+        "local_offset_dir is 7; it must be the path of a directory",
+    ),
 ]
 
 
@@ -593,6 +603,55 @@ async def test_closed_client_cannot_be_entered(kind: str) -> None:
     with pytest.raises(UsageError, match=r"(make a|open a) new"):
         async with awaited:
             raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PushConsumer("G", "T", name_server=NOWHERE, listener=listener),
+        lambda: PollConsumer("G", "T", name_server=NOWHERE),
+        lambda: TransactionProducer("G", name_server=NOWHERE, check=decide),
+    ],
+    ids=["push", "poll", "transactions"],
+)
+def test_client_that_runs_already_goes_on_when_it_is_entered(make: Callable[[], Any]) -> None:
+    with closing(make()) as client:
+        client.start()
+
+        with pytest.raises(UsageError, match="was started before"), client:
+            raise AssertionError
+
+        assert "closed" not in repr(client)
+
+
+def test_poll_that_ctrl_c_ends_leaves_the_consumer_to_the_next_one() -> None:
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is clock.timestamp_ms.__code__:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    with closing(PollConsumer("G", "T", name_server=NOWHERE)) as consumer:
+        consumer.start()
+        before = sys.getprofile()
+        sys.setprofile(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                consumer.getone(1)
+        finally:
+            sys.setprofile(before)
+
+        assert consumer.getone(1) is None
+
+
+async def test_client_of_asyncio_that_runs_already_goes_on_when_it_is_entered() -> None:
+    consumer = AsyncPollConsumer("G", "T", name_server=NOWHERE)
+    await consumer.start()
+
+    with pytest.raises(UsageError, match="was started before"):
+        await consumer.__aenter__()
+
+    assert "running" in repr(consumer)
+    await consumer.close()
 
 
 async def use(client: Any) -> None:

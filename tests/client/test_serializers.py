@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import pydantic
@@ -30,6 +30,10 @@ class Guest(pydantic.BaseModel):
     age: int
 
 
+class Seat(TypedDict):
+    row: int
+
+
 def arrived(body: bytes) -> MessageExt:
     return MessageExt(
         topic="T",
@@ -49,6 +53,7 @@ def arrived(body: bytes) -> MessageExt:
         (Booking, Booking("LH1234", "12A"), b'{"flight":"LH1234","seat":"12A"}'),
         (Guest, Guest(name="Ada", age=36), b'{"name":"Ada","age":36}'),
         (dict[str, int], {"seats": 180}, b'{"seats":180}'),
+        (Seat, {"row": 12}, b'{"row":12}'),
     ],
 )
 def test_value_comes_back_as_it_was_sent(kind: Any, value: Any, body: bytes) -> None:
@@ -84,3 +89,23 @@ def test_what_cannot_be_written_or_read_is_a_usage_error() -> None:
         JsonSerializer().encode(object())
     with pytest.raises(UsageError, match="cannot be read from JSON"):
         JsonSerializer(dict[complex, list[complex | bytes | str]])
+    # Python counts True as an int; its JSON cannot be read as one.
+    with pytest.raises(UsageError, match="True is not a int"):
+        JsonSerializer(int).encode(True)
+    with pytest.raises(UsageError, match=r"\[\] is not a Seat"):
+        JsonSerializer(Seat).encode([])  # type: ignore[arg-type]
+
+
+def test_what_is_nested_too_deeply_is_refused_on_both_sides() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    with pytest.raises(UsageError, match="a list cannot be written as JSON"):
+        JsonSerializer().encode(deep)
+    for kind in (Any, Guest):
+        with pytest.raises(UnreadableMessage, match="message ID7 of topic 'T'"):
+            JsonSerializer(kind).read(arrived(b'{"name":' + b"[" * 100_000))
+    # Python ends lists in lists one within the other.
+    while deep:
+        deep = deep.pop()

@@ -74,6 +74,9 @@ async def test_topics_and_groups_are_made_changed_and_deleted_as_previewed(
         assert "T_form" in admin.list_topics()
         await post(writer, "/topics/T_form/delete", 303, confirmed="yes")
         assert "T_form" not in admin.list_topics()
+        for path in ("settings", "delete"):
+            own = await post(writer, f"/topics/TBW102/{path}", 400, **settings)
+            assert "topic 'TBW102' is one of RocketMQ's own" in own
 
 
 async def test_a_message_is_sent_and_sent_again_as_edited(

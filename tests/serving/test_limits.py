@@ -13,11 +13,12 @@ from sparrowmq.broker import (
     pull_hold,
     relays,
     subscription_groups,
+    topic_configs,
     transaction_checks,
 )
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.processors import pop
-from sparrowmq.grpc_service import client_table, server
+from sparrowmq.grpc_service import client_table, route_calls, server, sessions
 from sparrowmq.model import message, names
 from sparrowmq.protocol import bodies, fastjson, framing, properties
 from sparrowmq.serving import descriptors
@@ -38,9 +39,12 @@ PLACES = (
     message_filter,
     relays,
     subscription_groups,
+    topic_configs,
     transaction_checks,
     server,
     client_table,
+    route_calls,
+    sessions,
     message,
     properties,
     names,
@@ -57,5 +61,5 @@ def test_page_names_the_bounds_as_they_are() -> None:
         for name in documented
     }
 
-    assert len(documented) == 38
+    assert len(documented) == 42
     assert actual == documented

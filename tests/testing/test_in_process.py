@@ -328,6 +328,8 @@ def test_wait_until_consumed_waits_for_each_of_several_topics(cluster: InProcess
 
     with pytest.raises(ClusterFailed, match=r"topic=T_first_of_two.*: 0 of 1"):
         cluster.wait_until_consumed("GID_two", "T_first_of_two", "T_last_of_two", timeout_ms=50)
+    with pytest.raises(UsageError, match="name the topics that group GID_two consumes"):
+        cluster.wait_until_consumed("GID_two")
 
 
 def test_clients_of_rocketmq_5_are_served_once_and_anew_after_a_restart() -> None:

@@ -316,8 +316,7 @@ class Broker:
         outputs += clients.serve_lock_waits(state, now_ms=now_ms)
         for waiting in (state.delays, state.timers):
             state.counters.puts += waiting.deliver_due(
-                timestamp_ms=timestamp_ms,
-                has_topic=lambda topic: state.topics.find(topic) is not None,
+                timestamp_ms=timestamp_ms, find_queue=state.find_waited_queue
             )
         errors = self.read_errors
         errors["delayed messages"] = state.delays.read_error or state.timers.read_error

@@ -13,10 +13,8 @@ Source: ScheduleMessageService.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sparrowmq.broker.delivered_before import DeliveredBefore
-from sparrowmq.broker.moved_messages import put_moved
+from sparrowmq.broker.moved_messages import FindQueue, put_moved
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from sparrowmq.model.names import SCHEDULE_TOPIC
@@ -75,11 +73,12 @@ class DelaySchedule:
         if self._due_timestamp_ms.get(level, 0) is None:
             self._due_timestamp_ms[level] = 0
 
-    def deliver_due(self, *, timestamp_ms: int, has_topic: Callable[[str], bool]) -> int:
+    def deliver_due(self, *, timestamp_ms: int, find_queue: FindQueue) -> int:
         """Put every due message into its real topic; return how many were put.
 
         Args:
-            has_topic: returns whether a topic still exists; messages of other topics are dropped.
+            find_queue: returns where a message for a topic's queue goes now, None without the
+                topic: its messages are dropped.
         """
         count, self.read_error = 0, None
         for level, due_ms in self._due_timestamp_ms.items():
@@ -88,14 +87,12 @@ class DelaySchedule:
                 due_ms <= timestamp_ms or due_ms > timestamp_ms + DELAY_LEVELS_MS[level - 1]
             ):
                 try:
-                    count += self._deliver_level(level, timestamp_ms, has_topic)
+                    count += self._deliver_level(level, timestamp_ms, find_queue)
                 except OSError as error:
                     self.read_error = error.with_traceback(None)
         return count
 
-    def _deliver_level(
-        self, level: int, timestamp_ms: int, has_topic: Callable[[str], bool]
-    ) -> int:
+    def _deliver_level(self, level: int, timestamp_ms: int, find_queue: FindQueue) -> int:
         store, queue_id = self._store, level - 1
         count = 0
         offset, lowest = (
@@ -123,11 +120,12 @@ class DelaySchedule:
                 self._due_timestamp_ms[level] = due_ms
                 break
             self._due_timestamp_ms[level] = 0
-            record = self._restore(store.records.read_message(SCHEDULE_TOPIC, queue_id, offset))
+            waiting = store.records.read_message(SCHEDULE_TOPIC, queue_id, offset)
+            record = self._restore(waiting, find_queue)
             was_put = (
                 record is not None and before is not None and before.has(record, due_ms=due_ms)
             )
-            if record is not None and not was_put and has_topic(record.topic):
+            if record is not None and not was_put:
                 waited_at = SCHEDULE_TOPIC, queue_id, offset
                 status = put_moved(store, record, waited_at=waited_at, timestamp_ms=timestamp_ms)
                 if status is PutStatus.SERVICE_NOT_AVAILABLE:
@@ -139,13 +137,15 @@ class DelaySchedule:
             self.is_changed = True
         return count
 
-    def _restore(self, record: Record | None) -> Record | None:
-        """Return a waiting record with its real topic and queue, or None if it has none."""
+    def _restore(self, record: Record | None, find_queue: FindQueue) -> Record | None:
+        """Return a waiting record with its real topic and queue, or None if it has none now."""
         if record is None:
             return None
         properties = parse_properties(record.properties)
         topic = properties.get(PROPERTY_REAL_TOPIC)
         queue_id = read_whole_number(properties.get(PROPERTY_REAL_QUEUE_ID))
+        if topic and queue_id is not None:
+            queue_id = find_queue(topic, queue_id)
         if not topic or queue_id is None:
             return None
         record.topic, record.queue_id = topic, queue_id

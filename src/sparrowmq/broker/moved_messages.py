@@ -5,9 +5,15 @@ Tests: test_unreadable.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from sparrowmq.protocol.record import Record
 from sparrowmq.store.message_store import MessageStore
 from sparrowmq.store.results import PutStatus
+
+# Returns the queue of a topic where a message for a queue id goes now; None without the topic.
+FindQueue: TypeAlias = Callable[[str, int], int | None]
 
 
 def put_moved(

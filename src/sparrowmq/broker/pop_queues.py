@@ -48,7 +48,8 @@ from sparrowmq.broker.pull_hold import SUSPEND_MS_MAX, Place
 from sparrowmq.serving.connections import Connection
 
 # MessageStoreConfig.popInflightMessageThreshold: the messages of one queue that a group may have in
-# flight; and of all queues and groups together, some 100 MB.
+# flight; and of all queues and groups together, some 100 MB. A group has at most as many of these
+# as are free, so that one which acknowledges nothing leaves some to the others.
 IN_FLIGHT_PER_QUEUE_MAX = 10_000
 POPPED_MAX = 300_000
 # The longest time of a message, as of RocketMQ's gRPC proxy (maxInvisibleTimeMills).
@@ -156,6 +157,7 @@ class PopQueues:
         # An entry is void if the message in flight has another time.
         self._due: list[_Due] = []
         self._in_flight = 0
+        self._in_flight_of: dict[str, int] = {}
         # The queues that `find_expired` has not looked at in its present round.
         self._unlooked: list[QueueKey] = []
         # The changes that the log does not have yet.
@@ -220,10 +222,18 @@ class PopQueues:
         self._turn += 1
         return self._turn
 
-    def room(self, queue: PopQueue | None) -> int:
-        """Return how many further messages of a queue may be in flight."""
+    def room(self, group: str, queue: PopQueue | None) -> int:
+        """Return how many further messages of a group's queue may be in flight."""
         count = 0 if queue is None else len(queue.flights)
-        return max(0, min(IN_FLIGHT_PER_QUEUE_MAX - count, POPPED_MAX - self._in_flight))
+        left = POPPED_MAX - self._in_flight - self._in_flight_of.get(group, 0)
+        return max(0, min(IN_FLIGHT_PER_QUEUE_MAX - count, left))
+
+    def _count(self, group: str, added: int) -> None:
+        """Count messages of a group that are in flight from now on, or no more."""
+        self._in_flight += added
+        count = self._in_flight_of.pop(group, 0) + added
+        if count:
+            self._in_flight_of[group] = count
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -257,7 +267,7 @@ class PopQueues:
         if any(times):
             for offset, count in zip(offsets, times, strict=True):
                 flights[offset] = shared._replace(times=count)
-        self._in_flight += len(flights) - known
+        self._count(key.group, len(flights) - known)
         self._note_due(key, offsets, pop_timestamp_ms, now_ms + invisible_ms)
         queue.ready.difference_update(offsets)
         _forget_renewals(queue, offsets)
@@ -270,7 +280,7 @@ class PopQueues:
         """End messages in flight: they are acknowledged, or became dead letters."""
         for offset in offsets:
             del queue.flights[offset]
-        self._in_flight -= len(offsets)
+        self._count(queue.key.group, -len(offsets))
         queue.ready.difference_update(offsets)
         _forget_renewals(queue, offsets)
         if not queue.flights:
@@ -320,7 +330,7 @@ class PopQueues:
         """Let a group go on at an offset that was set for it, and forget its messages in flight."""
         queue = self._drop_queue(key)
         if queue is not None:
-            self._in_flight -= len(queue.flights)
+            self._count(key.group, -len(queue.flights))
         if queue is not None or key in self._logged:
             self._note(Moved(key, offset))
 
@@ -549,8 +559,8 @@ class PopQueues:
             committed[key] = queue.commit_offset
             if not queue.flights:
                 self._drop_queue(key)
-        self._in_flight = sum(len(queue.flights) for queue in self._queues.values())
         for key, queue in self._queues.items():
+            self._count(key.group, len(queue.flights))
             for offset, flight in queue.flights.items():
                 left_ms = flight.visible_timestamp_ms - timestamp_ms
                 due_ms = now_ms + max(0, min(left_ms, flight.invisible_ms))

@@ -8,6 +8,7 @@ Source: AdminBrokerProcessor.callConsumer, Broker2Client.callClient.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -20,6 +21,8 @@ from sparrowmq.serving.requests import Refusal, Request
 RELAY_TIMEOUT_MS = 10_000
 # The most questions under way at once.
 RELAYS_MAX = 1_024
+# A client with so many gets no further reply: one that stands still leaves the rest to the others.
+RELAYS_PER_CLIENT_MAX = 256
 
 # Makes outputs from a client's answer, or from the error that replaces it.
 Finish: TypeAlias = Callable[[Request, RemotingCommand], Sequence[Output]]
@@ -47,11 +50,13 @@ class _Relay(NamedTuple):
 class Relays:
     """The questions that clients have not answered yet."""
 
-    __slots__ = ("_relays", "_sent_count")
+    __slots__ = ("_counts", "_relays", "_sent_count")
 
     def __init__(self) -> None:
         # By the number that the broker gave the question, oldest first.
         self._relays: dict[int, _Relay] = {}
+        # By asked client, the number of its questions.
+        self._counts: Counter[Connection] = Counter()
         self._sent_count = 0
 
     def __len__(self) -> int:
@@ -79,22 +84,30 @@ class Relays:
         self.check_room(1)
         number = self._sent_count = (self._sent_count + 1) & 0x7FFFFFFF
         self._relays[number] = _Relay(request, client, timeout_ms, finish)
+        self._counts[client] += 1
         question = RemotingCommand(code=code, ext_fields=fields, body=body, opaque=number)
         return (Push(client, question),)
 
-    def check_room(self, count: int) -> None:
-        """Raise a Refusal unless `count` more questions may be asked."""
+    def check_room(self, count: int, client: Connection | None = None) -> None:
+        """Raise a Refusal unless `count` more questions may be asked, and a reply be pushed.
+
+        Args:
+            client: who gets the reply; None for questions of other kinds.
+        """
+        text = ""
         if len(self._relays) + count > RELAYS_MAX:
-            raise Refusal(
-                ResponseCode.SYSTEM_BUSY, f"{RELAYS_MAX} questions to clients are under way"
-            )
+            text = f"{RELAYS_MAX} questions to clients are under way"
+        elif client is not None and self._counts[client] >= RELAYS_PER_CLIENT_MAX:
+            text = f"the client has not answered {RELAYS_PER_CLIENT_MAX} questions yet"
+        if text:
+            raise Refusal(ResponseCode.SYSTEM_BUSY, text)
 
     def answered(self, response: RemotingCommand, client: Connection) -> Sequence[Output]:
         """Process a client's answer; an answer without a question has no effect."""
         relay = self._relays.get(response.opaque)
         if relay is None or relay.client is not client:
             return ()
-        del self._relays[response.opaque]
+        self._take(response.opaque)
         return relay.finish(relay.request, response)
 
     def expire(self, now_ms: int) -> list[Output]:
@@ -111,12 +124,19 @@ class Relays:
         outputs: list[Output] = []
         for number, relay in list(self._relays.items()):
             if relay.request.connection is connection:
-                del self._relays[number]
+                self._take(number)
             elif relay.client is connection:
                 text = "the client's connection closed"
                 outputs += self._fail(number, ResponseCode.SYSTEM_ERROR, text)
         return outputs
 
     def _fail(self, number: int, code: int, remark: str) -> Sequence[Output]:
-        relay = self._relays.pop(number)
+        relay = self._take(number)
         return relay.finish(relay.request, RemotingCommand(code=code, remark=remark))
+
+    def _take(self, number: int) -> _Relay:
+        relay = self._relays.pop(number)
+        self._counts[relay.client] -= 1
+        if not self._counts[relay.client]:
+            del self._counts[relay.client]
+        return relay

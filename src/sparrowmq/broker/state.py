@@ -303,6 +303,18 @@ class BrokerState:
             or self.store.queues.max_offset(queue.topic, queue.queue_id) > 0
         )
 
+    def find_waited_queue(self, topic: str, queue_id: int) -> int | None:
+        """Return where a message goes that has waited for a queue; None without its topic.
+
+        The topic may have fewer queues by now, and nobody consumes the others. Differs from
+        RocketMQ, which puts the message there.
+        """
+        found = self.topics.find(topic)
+        if found is None:
+            return None
+        count = found.read_queue_nums
+        return queue_id if queue_id in queue_ids(found) or count == 0 else queue_id % count
+
     def count_readable(self, topic: str) -> int:
         """Return how many queues of a topic are read; 0 for an unknown topic."""
         found = self.topics.find(topic)

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from sparrowmq.broker.config_table import ConfigTable
 from sparrowmq.broker.journal_records import GroupTableChange
+from sparrowmq.broker.topic_configs import QUEUE_COUNT_MAX
 from sparrowmq.model.names import CONSUMER_GROUP_LENGTH_MAX, is_legal_name
-from sparrowmq.protocol.bodies import SubscriptionGroupConfig, SubscriptionGroupTable
+from sparrowmq.protocol.bodies import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    encode_body,
+)
 
 GROUPS_MAX = 50_000
 # The settings of one group, as in the file.
@@ -35,6 +40,16 @@ def find_group_fault(group: str) -> str | None:
             f"the group name {group[:40]!r}... has {len(group)} characters; "
             f"the limit is {CONSUMER_GROUP_LENGTH_MAX}"
         )
+    return None
+
+
+def find_settings_fault(group: SubscriptionGroupConfig) -> str | None:
+    """Return why a broker does not take a group's settings, or None."""
+    size = len(encode_body(group))
+    if size > GROUP_SETTINGS_BYTES_MAX:
+        return f"a group's settings have at most {GROUP_SETTINGS_BYTES_MAX} bytes, not {size}"
+    if group.retry_queue_nums > QUEUE_COUNT_MAX:
+        return f"a group has at most {QUEUE_COUNT_MAX} retry queues, not {group.retry_queue_nums}"
     return None
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from heapq import heappop, heappush
 
 from msgspec import Struct
@@ -38,7 +38,7 @@ from msgspec.structs import replace
 
 from sparrowmq.broker.config import BrokerConfig
 from sparrowmq.broker.delivered_before import DeliveredBefore
-from sparrowmq.broker.moved_messages import put_moved
+from sparrowmq.broker.moved_messages import FindQueue, put_moved
 from sparrowmq.model.message import (
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -178,18 +178,19 @@ class TimerMessages:
 
     # -- delivery ------------------------------------------------------------------------------
 
-    def deliver_due(self, *, timestamp_ms: int, has_topic: Callable[[str], bool]) -> int:
+    def deliver_due(self, *, timestamp_ms: int, find_queue: FindQueue) -> int:
         """Put every message whose time has come into its real topic; return how many were put.
 
         Args:
-            has_topic: returns whether a topic still exists; messages of other topics are dropped.
+            find_queue: returns where a message for a topic's queue goes now, None without the
+                topic: its messages are dropped.
         """
         self.read_error = None
         try:
             self._read_on()
             if self._read < self._first_end:
                 return 0
-            count = self._deliver_slots(timestamp_ms, has_topic)
+            count = self._deliver_slots(timestamp_ms, find_queue)
             self._advance(timestamp_ms)
             if self._before is not None and self._before.is_over(self._begin, self._delivered_ms):
                 self._before = None
@@ -198,7 +199,7 @@ class TimerMessages:
             count = 0
         return count
 
-    def _deliver_slots(self, timestamp_ms: int, has_topic: Callable[[str], bool]) -> int:
+    def _deliver_slots(self, timestamp_ms: int, find_queue: FindQueue) -> int:
         count, left, waiting = 0, DELIVERIES_PER_TICK, list[int]()
         while left > 0 and self._order and self._order[0] * SLOT_MS <= timestamp_ms:
             slot = heappop(self._order)
@@ -213,7 +214,7 @@ class TimerMessages:
                     self._ended.discard(offset)
                 else:
                     try:
-                        is_put = self._deliver(offset, slot, timestamp_ms, has_topic)
+                        is_put = self._deliver(offset, slot, timestamp_ms, find_queue)
                     except OSError as error:
                         self.read_error = error.with_traceback(None)
                         kept.append(offset)
@@ -284,14 +285,16 @@ class TimerMessages:
         return offsets
 
     def _deliver(
-        self, offset: int, slot: int, timestamp_ms: int, has_topic: Callable[[str], bool]
+        self, offset: int, slot: int, timestamp_ms: int, find_queue: FindQueue
     ) -> bool | None:
         """Deliver a message; return whether it was put, None if the store cannot take it now."""
         record = self._record(offset)
         properties = {} if record is None else parse_properties(record.properties)
         topic = properties.get(PROPERTY_REAL_TOPIC, "")
         queue_id = _number(properties.get(PROPERTY_REAL_QUEUE_ID))
-        if record is None or queue_id is None or not has_topic(topic):
+        if queue_id is not None:
+            queue_id = find_queue(topic, queue_id)
+        if record is None or queue_id is None:
             return False
         record.topic, record.queue_id = topic, queue_id
         key, put = _key_of(properties), self._put_keys.setdefault(slot, {})

@@ -199,11 +199,15 @@ def inherit(template: TopicConfig, topic: str, *, queue_count: int) -> TopicConf
 def plain(
     topic: str, *, queue_count: int, perm: int = PERM_READ | PERM_WRITE, sys_flag: int = 0
 ) -> TopicConfig:
-    """Return the settings of a topic with as many readable as writable queues."""
+    """Return the settings of a topic with as many readable as writable queues.
+
+    The settings of a group in a store of RocketMQ's may name more queues than a topic may have.
+    """
+    count = min(queue_count, QUEUE_COUNT_MAX)
     return TopicConfig(
         topic_name=topic,
-        read_queue_nums=queue_count,
-        write_queue_nums=queue_count,
+        read_queue_nums=count,
+        write_queue_nums=count,
         perm=perm,
         topic_sys_flag=sys_flag,
     )

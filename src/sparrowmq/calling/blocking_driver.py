@@ -32,6 +32,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from sparrowmq.calling import clock
@@ -130,14 +131,17 @@ class _Follower:
         has_begun: whether the run has begun, when the thread led before.
     """
 
-    __slots__ = ("has_begun", "ident", "leads", "run", "signal")
+    __slots__ = ("has_begun", "ident", "is_added", "leads", "run", "signal")
 
     def __init__(self, run: _Run | _Answer, ident: int, *, has_begun: bool = False) -> None:
         self.run = run
         self.ident = ident
         self.has_begun = has_begun
+        # Whether the leading thread knows that this one waits.
+        self.is_added = False
         self.leads = False
-        self.signal = threading.Event()
+        # Ctrl-C cannot split its `put`, as it can the steps of an `Event.set`.
+        self.signal: SimpleQueue[None] = SimpleQueue()
 
 
 class BlockingDriver:
@@ -387,7 +391,7 @@ class BlockingDriver:
         except BaseException:
             try:
                 if not self._is_closing:
-                    self._network.recover()
+                    self._recover()
                 run.cancel()
                 self._run_ready()
             finally:
@@ -409,7 +413,7 @@ class BlockingDriver:
         run = follower.run
         self.call_soon_threadsafe(partial(self._add_follower, follower))
         try:
-            follower.signal.wait()
+            follower.signal.get()
         except BaseException:
             self._leave(follower)
             if follower.leads:
@@ -431,21 +435,53 @@ class BlockingDriver:
         self.call_soon_threadsafe(follower.run.cancel)
 
     def _add_follower(self, follower: _Follower) -> None:
-        follower.run.on_done = follower.signal.set
+        if follower.is_added:
+            return
+        follower.is_added = True
+        follower.run.on_done = partial(follower.signal.put, None)
         if not follower.has_begun:
             follower.run.go_on()
             return
         self._has_led_enough = True
         if follower.run.done:
-            follower.signal.set()
+            follower.signal.put(None)
+
+    def _recover(self) -> None:
+        """Make the driver usable after an interrupt, such as Ctrl-C, in the leading thread.
+
+        The interrupt may have come between two steps that belong together. No other thread may wait
+        for ever then.
+        """
+        if not self._network.recover():
+            return
+        with self._mutex:
+            followers = list(self._followers)
+        for task in self._scheduler.tasks:
+            self._scheduler.end_cut_off(task)
+        for follower in followers:
+            if not follower.is_added:
+                self._incoming.append(partial(self._add_follower, follower))
+            elif not follower.run.done:
+                self._scheduler.end_cut_off(follower.run)
+            if follower.run.done:
+                follower.signal.put(None)
 
     def _pass_lead(self) -> None:
+        try:
+            self._choose_leader()
+        except BaseException:
+            # Ctrl-C: nobody would lead, if it came before a thread was chosen.
+            if self._leader in (None, threading.get_ident()):
+                self._choose_leader()
+            raise
+
+    def _choose_leader(self) -> None:
         with self._mutex:
             self._leader = None
             followers = list(self._followers)
             if self._is_closing:
                 for follower in followers:
-                    follower.signal.set()
+                    follower.signal.put(None)
                 self._lead_left.notify_all()
                 followers = []
             for follower in followers:
@@ -453,7 +489,7 @@ class BlockingDriver:
                 if not follower.run.done:
                     self._leader = follower.ident
                     follower.leads = True
-                    follower.signal.set()
+                    follower.signal.put(None)
                     return
         if self._is_left_to_leader:
             self._shut(CLOSE_TIMEOUT_MS)

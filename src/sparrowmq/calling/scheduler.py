@@ -44,13 +44,22 @@ from sparrowmq.calling.effects import (
     Timestamp,
     Wait,
 )
-from sparrowmq.errors import InvokeTimeout, SparrowError, UsageError
+from sparrowmq.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    InvokeTimeout,
+    SparrowError,
+    UsageError,
+)
 
 # A deadline that never comes; the largest that every platform's clock stays below.
 NEVER_MS = 2**63 - 1
 
 # An error of a task that nobody has joined for this long is reported as lost.
 UNJOINED_ERROR_MS = 1_000
+
+# Why requests fail when Ctrl-C comes amid the work of the thread that serves them.
+INTERRUPTED = "a call was interrupted"
 
 # The heap is rebuilt when it has doubled since it last held only live entries, plus this many.
 HEAP_SLACK = 256
@@ -129,7 +138,7 @@ class Asking(msgspec.Struct, eq=False):
 
     def ask(self, effect: Invoke) -> None:
         """Begin to wait."""
-        self.effect = effect
+        self.effect, self.place = effect, None
         self.scheduler.set_time_out(self, effect.timeout_ms)
         self.scheduler.submit(self, effect)
 
@@ -337,6 +346,25 @@ class Scheduler:
             failure = error
         self._finish(task, None, failure)
 
+    def end_cut_off(self, waiter: Waiter) -> None:
+        """End a wait that an interrupt has cut off between two steps, if it is one.
+
+        Its request is in no connection, or the way on from its last wait was lost.
+        """
+        effect = waiter.effect
+        if effect is not None:
+            if isinstance(effect, _REQUESTS) and waiter.place is None:
+                message = f"{effect.address}: {INTERRUPTED}, and the request was not sent"
+                self.throw(waiter, ConnectFailed(message, address=effect.address))
+        elif isinstance(waiter, OperationTask):
+            if not waiter.done and waiter not in self.ready:
+                waiter.thrown = waiter.thrown or ConnectionLost(INTERRUPTED)
+                self._end_wait(waiter)
+        elif not isinstance(waiter, Continuation) or waiter.task is None:
+            waiter.go_on(None, ConnectionLost(INTERRUPTED))
+        elif waiter.task.done:
+            waiter.end(waiter.task.result, waiter.task.error)
+
     def end_call(
         self, task: OperationTask, ticket: object, result: Any, error: BaseException | None
     ) -> None:
@@ -510,7 +538,9 @@ class Scheduler:
         elif isinstance(effect, Join):
             target = effect.task
             assert isinstance(target, OperationTask)
-            target.joiners.remove(task)
+            # Ctrl-C may have come amid the end of the target.
+            if task in target.joiners:
+                target.joiners.remove(task)
         elif isinstance(effect, Invoke | Oneway | Call | CallEach):
             self._dropped.append((task, task.place))
 

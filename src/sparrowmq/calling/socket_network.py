@@ -20,7 +20,7 @@ from sparrowmq.calling import clock
 from sparrowmq.calling.call_pool import CallPool, log_left
 from sparrowmq.calling.channel import CONNECT_TIMEOUT_MS, Channel, OnConnectionLost, OnRequest
 from sparrowmq.calling.channel_table import ChannelTable
-from sparrowmq.calling.scheduler import NEVER_MS, Scheduler, Timed, Waiter
+from sparrowmq.calling.scheduler import INTERRUPTED, NEVER_MS, Scheduler, Timed, Waiter
 from sparrowmq.calling.sockets import (
     Candidate,
     SocketWire,
@@ -161,15 +161,17 @@ class SocketNetwork:
             if not self._is_closed:
                 raise
 
-    def recover(self) -> None:
+    def recover(self) -> bool:
         """Make the network usable after an interrupt, such as Ctrl-C, in the leading thread.
 
         In a wait nothing was under way. Elsewhere the interrupt may have come between two steps
         that belong together, so that no connection can be trusted: all are closed.
+
+        Returns: whether it may have.
         """
         if self._is_waiting:
             self._is_waiting = False
-            return
+            return False
         for key in tuple(self._selector.get_map().values()):
             if key.fileobj is not self._wake_reader:
                 self._selector.unregister(key.fileobj)
@@ -180,7 +182,10 @@ class SocketNetwork:
                 dial.sock.close()
         self._dials.clear()
         self._write_watched.clear()
-        self.channels.abandon("a call was interrupted")
+        self.channels.abandon(INTERRUPTED)
+        # Its byte may have been read. A byte too many ends one wait early.
+        self._wake_sent = False
+        return True
 
     def expire(self, timed: Timed | Waiter) -> None:
         """Handle one result of `Scheduler.expire`."""

@@ -16,7 +16,6 @@ from sparrowmq.cli.connecting import (
     ClusterOption,
     CommandCluster,
     TopicName,
-    find_broker_names,
     naming_topic,
     on_cluster,
 )
@@ -238,26 +237,19 @@ def delete_topic(
       sparrowmq topic delete orders --yes
     """
     with naming_topic(cluster, name):
-        status = cluster.run(topics.topic_status(cluster.directory, name))
-    there = find_broker_names(cluster, cluster_name)
-    places, of_cluster = status.places, ""
-    if cluster_name is not None:
-        of_cluster = f" of cluster {cluster_name}"
-        places = tuple(each for each in places if each.broker_name in there)
+        plan = topics.plan_topic_deletion(cluster.directory, name, cluster=cluster_name)
+        losses, groups = cluster.run(plan)
     rows = [
         {
-            "topic": status.topic,
-            "broker": place.broker_name,
-            "queues": place.write_queue_nums,
-            "messages": sum(
-                at.max_offset - at.min_offset
-                for at in status.queues
-                if at.queue.broker_name == place.broker_name
-            ),
-            "groups": list(status.groups),
+            "topic": name,
+            "broker": loss.broker_name,
+            "queues": loss.queue_count,
+            "messages": loss.message_count,
+            "groups": list(groups),
         }
-        for place in places
+        for loss in losses
     ]
+    of_cluster = "" if cluster_name is None else f" of cluster {cluster_name}"
     columns = columns_of("topic", "broker", "queues", "messages", "groups")
     carry_out(
         cluster,

@@ -269,11 +269,16 @@ def make_polling(
 
 
 def _find_local_store(config: ConsumerConfig) -> LocalOffsets | None:
-    """Return the offset file of a BROADCASTING consumer; None for others."""
+    """Return the offset file of a BROADCASTING consumer; None for others. Raises: ConfigError."""
     if config.message_model is not MessageModel.BROADCASTING:
         return None
     directory = config.local_offset_dir
-    place = default_directory() if directory is None else Path(directory)
+    try:
+        place = default_directory() if directory is None else Path(directory)
+    except TypeError:
+        raise ConfigError(
+            f"local_offset_dir is {directory!r}; it must be the path of a directory, as a text"
+        ) from None
     return LocalOffsets(place, config.client_id, group=config.group)
 
 

@@ -604,6 +604,15 @@ class ConsumerConfig:
                 f'start is {self.start!r}; it must be "first", "last", a datetime, or a '
                 "ConsumeFromWhere, such as ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET"
             )
+        if isinstance(self.start, datetime):
+            try:
+                self.start.timestamp()
+            except (ValueError, OverflowError, OSError) as error:
+                # No queue could begin: datetime.min is before all times of the machine's zone.
+                raise ConfigError(
+                    f"start is {self.start!r}, which cannot be told as a local time ({error}); "
+                    'give "first" or "last", or a datetime with a time zone'
+                ) from None
         if self.balance not in ("queues", "messages"):
             raise ConfigError(f'balance is {self.balance!r}; it must be "queues" or "messages"')
         if self.balance == "messages":

@@ -31,9 +31,7 @@ class JsonSerializer(Generic[T]):
 
     def __init__(self, kind: Any = Any) -> None:
         self._kind = kind
-        # Any is a class too.
-        is_class = isinstance(kind, type) and kind is not Any
-        self._class: Any = kind if is_class else None
+        self._class: Any = _class_of(kind)
         # Pydantic is not imported here: the user's model imported it.
         self._is_model = hasattr(kind, "model_validate_json")
         self._decode: Callable[[bytes], Any]
@@ -47,21 +45,30 @@ class JsonSerializer(Generic[T]):
         self._encoder = msgspec.json.Encoder()
 
     def encode(self, value: T) -> bytes:
-        """Return a value as a body. Raises: UsageError for a value of another type."""
-        # The JSON of another type could not be read back.
-        if self._class is not None and not isinstance(value, self._class):
-            raise UsageError(f"{value!r:.80} is not a {self._class.__name__}")
-        if self._is_model:
-            text: str = value.model_dump_json()  # type: ignore[attr-defined]
-            return text.encode()
+        """Return a value as a body.
+
+        Raises: UsageError for a value that is not of the class, or that JSON cannot carry. What a
+        value of the class contains is not checked.
+        """
+        # The JSON of another type could not be read back: True is an int, and its JSON is not.
+        is_flag = self._class is int and isinstance(value, bool)
+        if self._class is not None and (is_flag or not isinstance(value, self._class)):
+            raise UsageError(f"{_short(value)} is not a {self._kind.__name__}")
         try:
+            if self._is_model:
+                text: str = value.model_dump_json()  # type: ignore[attr-defined]
+                return text.encode()
             return self._encoder.encode(value)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{value!r:.80} cannot be written as JSON: {error}") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"{_short(value)} cannot be written as JSON: {error}") from error
 
     def decode(self, body: bytes) -> T:
         """Return the value of a body. Raises: ValueError with the fault of the body."""
-        return cast(T, self._decode(body))
+        try:
+            return cast(T, self._decode(body))
+        except RecursionError as error:
+            # Any sender can write a thousand brackets.
+            raise ValueError(f"it is nested too deeply: {error}") from error
 
     def message(self, topic: str, value: T, **fields: Any) -> Message:
         """Return the message of a value.
@@ -85,3 +92,23 @@ class JsonSerializer(Generic[T]):
                 f"{message.queue_offset} of queue {message.queue_id} holds no {name}: {reason}; "
                 f"make the message a dead letter, or change its producer to send this type"
             ) from error
+
+
+def _class_of(kind: Any) -> type | None:
+    """Return the class of a type's values; None where no class says which values are of it."""
+    # Any is a class too.
+    if not isinstance(kind, type) or kind is Any:
+        return None
+    try:
+        isinstance(None, kind)
+    except TypeError:
+        # Python refuses to compare values with a TypedDict, which are dicts.
+        return dict if dict in kind.__mro__ else None
+    return kind
+
+
+def _short(value: object) -> str:
+    try:
+        return f"{value!r:.80}"
+    except RecursionError:
+        return f"a {type(value).__name__}"

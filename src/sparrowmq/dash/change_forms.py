@@ -204,21 +204,9 @@ async def _plan_topic_settings(site: Site, visit: Visit, values: Values) -> Form
 
 async def _plan_topic_end(site: Site, visit: Visit, values: Values) -> FormPlan:
     name, directory = check_topic(visit.request.path_params["topic"]), site.watcher.directory
-    status = await site.watcher.driver.run(topics.topic_status(directory, name))
-    await site.watcher.driver.run(find_masters(site.watcher.directory))
-    rows = [
-        (
-            place.broker_name,
-            place.write_queue_nums,
-            sum(
-                at.max_offset - at.min_offset
-                for at in status.queues
-                if at.queue.broker_name == place.broker_name
-            ),
-            ", ".join(status.groups),
-        )
-        for place in status.places
-    ]
+    plan = topics.plan_topic_deletion(directory, name)
+    losses, readers = await site.watcher.driver.run(plan)
+    rows = [(*loss, ", ".join(readers)) for loss in losses]
     return FormPlan(
         preview(("broker", "queues", "messages", "groups"), rows),
         _run(site, partial(administer.delete_topic, directory, name)),

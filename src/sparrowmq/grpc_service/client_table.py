@@ -253,4 +253,5 @@ def tell(commands: asyncio.Queue[TelemetryCommand | None], command: TelemetryCom
     """Queue a command of a telemetry stream; a full queue loses its oldest."""
     if commands.full():
         commands.get_nowait()
+        commands.task_done()
     commands.put_nowait(command)

@@ -2,7 +2,7 @@
 
 A client connects to the addresses in its route. The service returns the addresses that the client
 asked with: they lead here, also through a tunnel or from a container. Source: RouteActivity of
-5.5.0. Tests: test_server.py.
+5.5.0. Tests: test_server.py, test_large_requests.py.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from sparrowmq.protocol.bodies import (
 
 # The queue id of an assignment: any queue of the broker.
 _ANY_QUEUE = -1
+# The addresses with which a client asks, and the namespace: the answer repeats both for each queue.
+PLACE_BYTES_MAX = 4_096
 
 
 def find_topic(broker: BrokerPort, topic: str) -> TopicConfig:
@@ -65,7 +67,7 @@ class Routes:
         resource = Resource(
             name=topic.topic_name, resource_namespace=request.topic.resource_namespace
         )
-        broker = self._place(request.endpoints)
+        broker = self._place(request.topic, request.endpoints)
         types = accepted_types(message_type_of(topic))
         queues = [
             MessageQueue(
@@ -94,7 +96,7 @@ class Routes:
             text = f"topic {topic.topic_name!r} has no queue that can be read"
             raise Rejected(Code.FORBIDDEN, text)
         is_orderly = group is not None and bool(group.consume_message_orderly)
-        broker = self._place(request.endpoints)
+        broker = self._place(request.topic, request.endpoints)
         types: list[MessageType] = accepted_types(message_type_of(topic))
         assignments = [
             Assignment(
@@ -110,9 +112,13 @@ class Routes:
         ]
         return QueryAssignmentResponse(status=ok(), assignments=assignments)
 
-    def _place(self, endpoints: Endpoints) -> Broker:
+    def _place(self, topic: Resource, endpoints: Endpoints) -> Broker:
         if not endpoints.addresses:
             raise Rejected(Code.ILLEGAL_ACCESS_POINT, "the request has no endpoints")
+        size = topic.ByteSize() + endpoints.ByteSize()
+        if size > PLACE_BYTES_MAX:
+            text = f"topic and endpoints have {size} bytes; the limit is {PLACE_BYTES_MAX}"
+            raise Rejected(Code.BAD_REQUEST, text)
         return Broker(name=self._broker.broker_name, id=0, endpoints=endpoints)
 
 

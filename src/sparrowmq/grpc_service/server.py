@@ -243,6 +243,8 @@ class GrpcServer:
                 if command.HasField("settings"):
                     settings = self._sessions.settle(client, command.settings)
                     answer = TelemetryCommand(status=ok(), settings=settings)
+                    # A client that takes no answers gets no further ones made.
+                    await commands.join()
                     await commands.put(answer)
                     for wait_s in waits_s:
                         loop.call_later(wait_s, tell, commands, answer)
@@ -295,3 +297,4 @@ async def _end(
 async def _write_all(commands: asyncio.Queue[TelemetryCommand | None], context: Any) -> None:
     while (command := await commands.get()) is not None:
         await context.write(command)
+        commands.task_done()

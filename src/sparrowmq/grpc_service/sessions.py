@@ -2,7 +2,7 @@
 
 Source: ClientActivity, GrpcClientSettingsManager of 5.5.0. Differs from RocketMQ: a client whose
 settings are not known yet, as after a restart of the service, is served by its group's settings.
-Tests: test_server.py.
+Tests: test_server.py, test_large_requests.py.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ RETRY_WAITS_S = (
     *(1, 5, 10, 30),
     *(minutes * 60 for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
+# Of the settings of one client; the broker takes no more topics of a client either.
+SETTINGS_BYTES_MAX = 256 * 1024
+SUBSCRIBED_TOPICS_MAX, PUBLISHED_TOPICS_MAX = 256, 1_024
 # google.protobuf.Duration: 10,000 years.
 _WAIT_MS_MAX = 315_576_000_000 * 1_000
 
@@ -139,6 +142,7 @@ class Sessions:
 
     def settle(self, client: Client, given: Settings) -> Settings:
         """Keep a client's settings; return them as the service answers. Raises: Rejected."""
+        _check_size(given)
         group = None
         if given.HasField("subscription"):
             group = self._broker.find_group(check_group(given.subscription.group))
@@ -211,6 +215,21 @@ async def register_producer(clients: Clients, caller: Caller, topic: str) -> Non
 async def _register(clients: Clients, caller: Caller, data: HeartbeatData) -> None:
     asked = RemotingCommand(code=RequestCode.HEART_BEAT, body=encode_body(data))
     await clients.ask_well(caller, asked)
+
+
+def _check_size(given: Settings) -> None:
+    """Refuse settings that would take the event loop's time, and memory with each stream.
+
+    Raises: Rejected.
+    """
+    for noun, count, limit in (
+        ("bytes", given.ByteSize(), SETTINGS_BYTES_MAX),
+        ("subscriptions", len(given.subscription.subscriptions), SUBSCRIBED_TOPICS_MAX),
+        ("topics", len(given.publishing.topics), PUBLISHED_TOPICS_MAX),
+    ):
+        if count > limit:
+            text = f"the settings have {count} {noun}; the limit is {limit}"
+            raise Rejected(Code.BAD_REQUEST, text)
 
 
 def _consumers(settings: Settings, timestamp_ms: int) -> list[ConsumerData]:

@@ -54,10 +54,14 @@ def wait_until_consumed(
     A failed message that waits for its delay is not in the retry topic yet: the function does not
     wait for this message.
 
-    Raises: ClusterFailed after the timeout, with each queue's missing messages; UsageError on an
-        event loop.
+    Raises: ClusterFailed after the timeout, with each queue's missing messages; UsageError without
+        a topic, and on an event loop.
     """
     _refuse_event_loop("wait_until_consumed")
+    if not topics:
+        raise UsageError(
+            f"there is nothing to wait for: name the topics that group {group} consumes"
+        )
     until_ms = _now_ms() + timeout_ms
     with Admin(name_server=name_server, tls=tls) as admin:
         while left := _lag_of(admin, group, topics):
@@ -90,8 +94,8 @@ def read_messages(
     with PollConsumer(TOOLS_GROUP, name_server=name_server) as consumer:
         positions = dict.fromkeys(consumer.fetch_subscribe_queues(topic), 0)
         while True:
-            count_before = len(found)
-            for queue, offset in positions.items():
+            before = dict(positions)
+            for queue, offset in before.items():
                 pulled = consumer.pull(queue, offset)
                 found += pulled.messages
                 positions[queue] = pulled.next_offset
@@ -99,7 +103,8 @@ def read_messages(
                 raise ClusterFailed(
                     f"topic {topic} has more than {MESSAGES_MAX} messages; read them by a consumer"
                 )
-            if len(found) > count_before:
+            # The answer to an offset whose message has expired has no message either.
+            if positions != before:
                 continue
             if len(found) >= count:
                 break

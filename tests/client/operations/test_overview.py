@@ -167,6 +167,7 @@ def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
             {name: stats_of(groups, name) for name, groups in progress.items()},
             topics=["t1", "t2", *retries, "TBW102", "c1_REPLY_TOPIC"],
             members={"GID_idle": ["a"], "GID_far": ["b", "a"], "GID_twins": ["x", "x", "y"]},
+            waits={("broker-b", "GID_gone", "%RETRY%GID_gone"): [(0, 90_000)]},
         )
     )
 
@@ -179,6 +180,8 @@ def test_groups_are_added_up_over_brokers_and_the_neediest_come_first() -> None:
     assert (twins.duplicate_ids, far.duplicate_ids) == (("x",), ())
     # At each broker three failed messages wait, where the group has committed nothing.
     assert (gone.members, gone.retry_lag, gone.lag) == ((), 6, 11)
+    waiting = overview.WaitingMessage(90_000, MessageQueue("%RETRY%GID_gone", "broker-b", 0))
+    assert gone.oldest_waiting == waiting
     assert (far.retry_lag, far.lag, far.members) == (2, 432, ("a", "b"))
     assert far.topics == (TopicProgress("t1", 3, 560, 130, 430, 400, 3_000),)
     assert idle.topics[0].last_timestamp_ms is None

@@ -14,7 +14,11 @@ from sparrowmq.broker.audit_log import QUEUES_MAX
 from sparrowmq.broker.consumer_groups import ListedMember
 from sparrowmq.broker.rates import Added
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
-from sparrowmq.broker.subscription_groups import GROUP_SETTINGS_BYTES_MAX, find_group_fault
+from sparrowmq.broker.subscription_groups import (
+    GROUPS_MAX,
+    find_group_fault,
+    find_settings_fault,
+)
 from sparrowmq.broker.topic_configs import (
     FILTER_TYPES,
     QUEUE_COUNT_MAX,
@@ -235,11 +239,13 @@ def _put_groups(
         if fault is not None:
             raise state.refusal(BrokerRefusal.GROUP_NAME, request, ResponseCode.SYSTEM_ERROR, fault)
     changed = [_with_attributes(state.groups.find(group.group_name), group) for group in groups]
-    for group in changed:
-        size = len(encode_body(group))
-        if size > GROUP_SETTINGS_BYTES_MAX:
-            text = f"a group's settings have at most {GROUP_SETTINGS_BYTES_MAX} bytes, not {size}"
-            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
+    added = {group.group_name for group in groups if state.groups.find(group.group_name) is None}
+    fault = None
+    if added and len(state.groups) + len(added) > GROUPS_MAX:
+        fault = f"the broker has {GROUPS_MAX} groups at most, which is its limit"
+    fault = next(filter(None, map(find_settings_fault, changed)), fault)
+    if fault is not None:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
     facts: list[Output] = []
     for group in changed:
         before = state.groups.find(group.group_name)
@@ -296,7 +302,8 @@ def _note_forgotten(
 def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
     """Remove a consumer group's settings and, if asked, its offsets."""
     header = decode_header(DeleteSubscriptionGroupRequestHeader, request.command.ext_fields)
-    if state.groups.remove(header.group_name, timestamp_ms=request.timestamp_ms):
+    was_there = state.groups.remove(header.group_name, timestamp_ms=request.timestamp_ms)
+    if was_there:
         state.modes.forget(group=header.group_name)
         state.note_groups_changed()
     facts: list[Fact] = []
@@ -306,8 +313,9 @@ def delete_group(state: BrokerState, request: Request) -> Sequence[Output]:
             detail = "the group's offsets"
             facts += _note_forgotten(state, request, header.group_name, topic, detail=detail)
         state.offsets.remove_group(header.group_name)
-    detail = "with its offsets" if removes_offsets else ""
-    facts += state.audit.note(request, "deleted", header.group_name, detail=detail)
+    if was_there or facts:
+        detail = "with its offsets" if removes_offsets else ""
+        facts += state.audit.note(request, "deleted", header.group_name, detail=detail)
     safe = _answer_when_safe(state, request, registers=False, removes_offsets=removes_offsets)
     return [*safe, *facts]
 

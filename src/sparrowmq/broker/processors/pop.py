@@ -47,7 +47,7 @@ from sparrowmq.broker.processors.pull import (
     wake_waiting,
     without_finished,
 )
-from sparrowmq.broker.processors.send_back import put_dead_letter
+from sparrowmq.broker.processors.send_back import count_attempts, put_dead_letter
 from sparrowmq.broker.pull_hold import HELD_MAX, SUSPEND_MS_MAX, HeldPull, notice_place, pop_place
 from sparrowmq.broker.state import BrokerRefusal, BrokerState
 from sparrowmq.errors import ProtocolError
@@ -413,7 +413,7 @@ def _read_queue(
             size += len(record)
     if key.queue_id >= checked.topic.read_queue_nums:
         return _Found(key, offsets, next_offset, again)
-    count_max = min(count_max - len(offsets), state.pops.room(queue))
+    count_max = min(count_max - len(offsets), state.pops.room(key.group, queue))
     is_any = is_first and not offsets
     if count_max <= 0 or (size >= bytes_max and not is_any):
         return _Found(key, offsets, next_offset, again)
@@ -540,7 +540,7 @@ def _finish(state: BrokerState, queue: PopQueue, offsets: list[int]) -> None:
 
 def _end(state: BrokerState, queue: PopQueue, offsets: list[int]) -> None:
     """End messages in flight, and wake a pop that waited for their end or for their room."""
-    had_room = state.pops.room(queue) > 0
+    had_room = state.pops.room(queue.key.group, queue) > 0
     _finish(state, queue, offsets)
     if not (had_room and queue.is_blocked):
         wake_waiting(state, queue.key.group, queue.key.topic, queue.key.queue_id)
@@ -778,7 +778,7 @@ def _put_dead_letter(
         return False
     if record is None:
         return True
-    record.reconsume_times += queue.flights[offset].next_times
+    count_attempts(record, queue.flights[offset].next_times)
     status = put_dead_letter(state, record, key.group, timestamp_ms=timestamp_ms).status
     if status is PutStatus.MESSAGE_ILLEGAL:
         # With the topic's longer name it fits into no file of the log.

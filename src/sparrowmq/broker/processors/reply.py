@@ -51,7 +51,7 @@ def send_reply(state: BrokerState, request: Request) -> Sequence[Output]:
     client = state.producers.find_client(client_id)
     if client is None:
         raise _refusal(state, f"push reply message fail, channel of <{client_id}> not found.")
-    state.relays.check_room(1)
+    state.relays.check_room(1, client)
     stored = store_sent(state, request, header)
     properties[PROPERTY_PUSH_REPLY_TIME] = str(request.timestamp_ms)
     pushed = ReplyMessageRequestHeader(

@@ -17,6 +17,7 @@ from sparrowmq.broker.processors.send import (
     schedule,
 )
 from sparrowmq.broker.state import BrokerState
+from sparrowmq.config import INT_MAX
 from sparrowmq.errors import ProtocolError
 from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import (
@@ -73,20 +74,25 @@ def send_back(state: BrokerState, request: Request) -> Sequence[Output]:
     state.check_access(request, record.topic, Permission.SUB)
     retries_max = find_retry_limit(request, group, header.max_reconsume_times)
     if record.reconsume_times >= retries_max or header.delay_level < 0:
-        record.reconsume_times += 1
+        count_attempts(record, 1)
         result = put_dead_letter(state, record, header.group, timestamp_ms=request.timestamp_ms)
         return confirm(state, request, result, topic=record.topic)
     properties = _with_origin(record)
     level = header.delay_level or _FIRST_RETRY_LEVEL + record.reconsume_times
-    level = min(level, len(DELAY_LEVELS_MS))
+    level = min(max(1, level), len(DELAY_LEVELS_MS))
     properties[PROPERTY_DELAY_LEVEL] = str(level)
     record.topic = topic.topic_name
     record.queue_id = state.any_queue(topic)
     schedule(record, properties, level=level)
-    record.reconsume_times += 1
+    count_attempts(record, 1)
     record.store_host = state.store_host
     result = state.store.put(record, timestamp_ms=request.timestamp_ms)
     return confirm(state, request, result, topic=topic.topic_name)
+
+
+def count_attempts(record: Record, count: int) -> None:
+    """Add attempts to those of a record; a producer may have given it as many as a record holds."""
+    record.reconsume_times = min(record.reconsume_times + count, INT_MAX)
 
 
 def put_dead_letter(

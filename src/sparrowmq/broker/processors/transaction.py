@@ -120,9 +120,11 @@ def _put_committed(
     place = _find_place(properties)
     if place is None:
         raise Refusal(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
-    half.topic, half.queue_id = place
-    if state.topics.find(half.topic) is None:
-        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{half.topic}] not exist")
+    topic, _ = place
+    queue_id = state.find_waited_queue(*place)
+    if queue_id is None:
+        raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+    half.topic, half.queue_id = topic, queue_id
     half.sys_flag |= TRANSACTION_COMMIT
     # The properties stay unchanged: TRAN_MSG shows a Java consumer that the message has a
     # transaction's id. RocketMQ removes TRAN_MSG only from delayed messages.

@@ -104,8 +104,12 @@ class AsyncMember:
             raise
 
     async def enter(self, consumer: AbstractAsyncContextManager[object]) -> None:
-        """Start a consumer and wait until it consumes its share; if that fails, close it."""
+        """Start a consumer and wait until it consumes its share; if that fails, close it.
+
+        Raises: as `start`; a consumer that runs already goes on then.
+        """
         self.driver.check_outside()
+        runs_already = self._host.is_started
         try:
             self.start(consumer)
             try:
@@ -115,7 +119,8 @@ class AsyncMember:
                 if not self.is_closed:
                     raise
         except BaseException:
-            await consumer.__aexit__(*sys.exc_info())
+            if not runs_already:
+                await consumer.__aexit__(*sys.exc_info())
             raise
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from threading import Lock
 from typing import Self, Unpack
 
 from sparrowmq.calling import clock
@@ -94,8 +93,8 @@ class AsyncPollConsumer:
             pool_size=POOL_SIZE,
             on_failure=self._state.fail,
         )
-        # Never waited for: a second poll at the same time gets an error.
-        self._polling = Lock()
+        # The polls under way: a second one at the same time gets an error.
+        self._pollers: set[object] = set()
 
     def __repr__(self) -> str:
         return self._member.describe(type(self).__name__)
@@ -191,13 +190,16 @@ class AsyncPollConsumer:
         return await self.getmany(self._state.subscriber.config.pull_batch_size, timeout_ms)
 
     async def _poll(self, count_max: int, timeout_ms: int | None) -> list[MessageExt]:
-        if not self._polling.acquire(blocking=False):
-            raise UsageError(
-                f"consumer {self.client_id} is being polled already; make a consumer for each "
-                "poller"
-            )
-        state, begun_timestamp_ms = self._state, clock.timestamp_ms()
+        state, poller = self._state, object()
         try:
+            # Ctrl-C may come between any two calls: a lock could stay locked.
+            self._pollers.add(poller)
+            if len(self._pollers) > 1:
+                raise UsageError(
+                    f"consumer {self.client_id} is being polled already; make a consumer for each "
+                    "poller"
+                )
+            begun_timestamp_ms = clock.timestamp_ms()
             while not (found := state.take(count_max)):
                 operation = poll.fetch(state, count_max, timeout_ms=timeout_ms)
                 if state.is_closed or not await self._member.driver.run(operation):
@@ -208,7 +210,7 @@ class AsyncPollConsumer:
                 state.received(found, begun_timestamp_ms)
             return found
         finally:
-            self._polling.release()
+            self._pollers.discard(poller)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit all messages given so far, or these offsets, and wait for the answers.

@@ -65,10 +65,12 @@ class AsyncTransactionProducer(AsyncProducer):
         self._is_leaving = False
 
     async def __aenter__(self) -> Self:
+        runs_already = self._host.is_started
         try:
             await self.start()
         except BaseException:
-            await self.close()
+            if not runs_already:
+                await self.close()
             raise
         return self
 

@@ -86,14 +86,22 @@ class Batches:
                 number = self._flush_number
                 self._waiting_counts[number] += 1
                 must_wake = self._batcher.hand_over(Pending(message, queue, future, ended, number))
+            if must_wake:
+                self._wake()
         except (SparrowError, RuntimeError) as error:
             # The latter if the system refuses a thread.
             if ended is not None:
                 ended(None, error)
             raise
-        if must_wake:
-            self._host.call(self._batcher.wake.set)
+        except BaseException:
+            # Ctrl-C: the message may have been handed over to a loop that rests.
+            if self._is_running:
+                self._wake()
+            raise
         return future
+
+    def _wake(self) -> None:
+        self._host.call(self._batcher.wake.set)
 
     def _end(self, pendings: Sequence[Pending], outcome: Sequence[SendResult] | Exception) -> None:
         size = sum([len(pending.message.body) for pending in pendings])
@@ -124,6 +132,10 @@ class Batches:
     def _have_ended(self, number: int) -> bool:
         """Return whether the messages before a call of `flush` have ended."""
         with self._lock:
+            if self._is_running and self._batcher.is_empty:
+                # Ctrl-C may have kept counted messages from the batcher.
+                self._waiting_bytes, self._waiting_counts = 0, {self._flush_number: 0}
+                return True
             counts, last = self._waiting_counts, self._flush_number
             for each in [each for each, count in counts.items() if not count and each != last]:
                 del counts[each]

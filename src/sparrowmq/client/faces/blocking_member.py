@@ -105,8 +105,12 @@ class Member:
             raise
 
     def enter(self, consumer: AbstractContextManager[object]) -> None:
-        """Start a consumer and wait until it consumes its share; if that fails, close it."""
+        """Start a consumer and wait until it consumes its share; if that fails, close it.
+
+        Raises: as `start`; a consumer that runs already goes on then.
+        """
         self.driver.check_outside()
+        runs_already = self._host.is_started
         try:
             self.start(consumer)
             try:
@@ -116,7 +120,8 @@ class Member:
                 if not self.is_closed:
                     raise
         except BaseException:
-            consumer.__exit__(*sys.exc_info())
+            if not runs_already:
+                consumer.__exit__(*sys.exc_info())
             raise
 
     @property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from threading import Lock
 from typing import Self, Unpack
 
 from sparrowmq.calling import clock
@@ -93,8 +92,8 @@ class PollConsumer:
             pool_size=POOL_SIZE,
             on_failure=self._state.fail,
         )
-        # Never waited for: a second poll at the same time gets an error.
-        self._polling = Lock()
+        # The polls under way: a second one at the same time gets an error.
+        self._pollers: set[object] = set()
 
     def __repr__(self) -> str:
         return self._member.describe(type(self).__name__)
@@ -188,13 +187,16 @@ class PollConsumer:
         return self.getmany(self._state.subscriber.config.pull_batch_size, timeout_ms)
 
     def _poll(self, count_max: int, timeout_ms: int | None) -> list[MessageExt]:
-        if not self._polling.acquire(blocking=False):
-            raise UsageError(
-                f"consumer {self.client_id} is being polled already; make a consumer for each "
-                "poller"
-            )
-        state, begun_timestamp_ms = self._state, clock.timestamp_ms()
+        state, poller = self._state, object()
         try:
+            # Ctrl-C may come between any two calls: a lock could stay locked.
+            self._pollers.add(poller)
+            if len(self._pollers) > 1:
+                raise UsageError(
+                    f"consumer {self.client_id} is being polled already; make a consumer for each "
+                    "poller"
+                )
+            begun_timestamp_ms = clock.timestamp_ms()
             while not (found := state.take(count_max)):
                 operation = poll.fetch(state, count_max, timeout_ms=timeout_ms)
                 if state.is_closed or not self._member.driver.run(operation):
@@ -205,7 +207,7 @@ class PollConsumer:
                 state.received(found, begun_timestamp_ms)
             return found
         finally:
-            self._polling.release()
+            self._pollers.discard(poller)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit all messages given so far, or these offsets, and wait for the answers.

@@ -63,10 +63,12 @@ class TransactionProducer(Producer):
         self._is_leaving = False
 
     def __enter__(self) -> Self:
+        runs_already = self._host.is_started
         try:
             self.start()
         except BaseException:
-            self.close()
+            if not runs_already:
+                self.close()
             raise
         return self
 

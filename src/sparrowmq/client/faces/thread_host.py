@@ -130,7 +130,9 @@ class ThreadFuture(concurrent.futures.Future[SendResult]):
         return self._exception
 
     def __del__(self) -> None:
-        if self._result is None and (error := self.take_unread()) is not None:
+        # One whose making was interrupted has no fields.
+        is_whole = "_exception" in self.__dict__
+        if is_whole and self._result is None and (error := self.take_unread()) is not None:
             self._futures.note(error)
 
 

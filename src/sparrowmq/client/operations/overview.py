@@ -426,6 +426,7 @@ def list_all_groups(
 class _View(NamedTuple):
     """The answers of one broker."""
 
+    at: BrokerAt
     broker: BrokerOverview
     topics: Mapping[str, TopicConfig]
     progress: Mapping[str, Sequence[TopicProgress]]
@@ -451,7 +452,7 @@ def _look_at(directory: Directory, at: BrokerAt) -> Operation[_View]:
     broker = BrokerOverview(
         name=at.name, cluster=at.cluster, address=at.address, runtime=runtime, failure=failure
     )
-    return _View(broker, topics, progress, popped)
+    return _View(at, broker, topics, progress, popped)
 
 
 def _ask_about(
@@ -482,10 +483,6 @@ def _ask_about(
         }
         for view in views
     }
-    waits = yield from find_waits(
-        group.group, last, now_timestamp_ms=now_ms, timeout_ms=directory.timeout_ms
-    )
-    waiting = [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
     uncounted, retries = 0, retry_topic(group.group)
     for view in () if members else views:
         known = {progress.topic for progress in view.progress.get(group.group, ())}
@@ -494,7 +491,14 @@ def _ask_about(
                 stored = yield from topic_offsets(
                     view.broker.address, retries, timeout_ms=directory.timeout_ms
                 )
-                uncounted += sum(at.max_offset - at.min_offset for at in stored.values())
+                count_here = sum(at.max_offset - at.min_offset for at in stored.values())
+                if count_here:
+                    uncounted += count_here
+                    last[view.broker.address][retries] = 0
+    waits = yield from find_waits(
+        group.group, last, now_timestamp_ms=now_ms, timeout_ms=directory.timeout_ms
+    )
+    waiting = [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
     return replace(
         group,
         retry_lag=group.retry_lag + uncounted,
@@ -594,9 +598,7 @@ def _merge_topics(
             # A broker omits its queues for a group without a committed offset there.
             at = ends.setdefault(progress.topic, {})
             at[view.broker.name] = max(at.get(view.broker.name, 0), progress.max_offset)
-    # Each broker makes a topic with its name, one with its cluster's name, and one for replies.
-    own = {view.broker.name for view in views}
-    own |= {name for v in views for name in (v.broker.cluster, f"{v.broker.cluster}_REPLY_TOPIC")}
+    own = {name for view in views for name in view.at.own_topics}
     prefixes = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
     for name in sorted(places):
         yield TopicOverview(

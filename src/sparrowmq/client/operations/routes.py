@@ -77,6 +77,11 @@ class BrokerAt(NamedTuple):
         """Whether `address` is the master's."""
         return self.address not in self.slaves
 
+    @property
+    def own_topics(self) -> tuple[str, ...]:
+        """The topics that a broker makes for itself by its name and its cluster's."""
+        return self.name, self.cluster, f"{self.cluster}_REPLY_TOPIC"
+
 
 def find_route(
     name_servers: NameServers, topic: str, *, timeout_ms: int = INVOKE_TIMEOUT_MS

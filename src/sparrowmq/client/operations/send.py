@@ -301,7 +301,8 @@ def _await_turn(
     """Wait until the messages of `send_nowait` that are to stand before a message are answered.
 
     Returns: the time.
-    Raises: SendFailed after `send_timeout_ms`; the errors of finding the route.
+    Raises: UsageError for what is not a queue; SendFailed after `send_timeout_ms`; the errors of
+    finding the route.
     """
     batcher = publisher.batcher
     if batcher is None or batcher.is_empty or (queue is None and not key):
@@ -312,7 +313,7 @@ def _await_turn(
         assert key is not None
         queue = select_queue_by_key((yield from get_publish_queues(publisher, topic)), key)
     else:
-        key = None
+        queue, key = check_queue(queue), None
     batcher.flush_count += 1
     try:
         is_placed, lane, count = False, None, 0

@@ -6,7 +6,8 @@ Tests: test_with_broker.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,13 +22,14 @@ from sparrowmq.client.operations.routes import (
     BrokerAt,
     check_masters,
     find_brokers,
+    find_masters,
     find_route,
 )
 from sparrowmq.client.route_cache import QUEUES_MAX
 from sparrowmq.config import check_range
-from sparrowmq.errors import ConfigError, SparrowError, TopicRouteNotFound
+from sparrowmq.errors import ConfigError, SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC
+from sparrowmq.model.names import AUTO_CREATE_TOPIC_KEY_TOPIC, is_system_topic
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
@@ -184,6 +186,47 @@ class TopicChange(NamedTuple):
     after: TopicConfig
 
 
+class TopicLoss(NamedTuple):
+    """What goes with a topic at one broker: its queues to write to, and the messages stored."""
+
+    broker_name: str
+    queue_count: int
+    message_count: int
+
+
+def plan_topic_deletion(
+    directory: Directory, topic: str, *, cluster: str | None = None
+) -> Operation[tuple[list[TopicLoss], tuple[str, ...]]]:
+    """Return what a topic's deletion would take, and the groups with offsets in it.
+
+    Args:
+        cluster: the cluster whose brokers to look at; None looks at all brokers.
+
+    Raises: TopicRouteNotFound; UsageError for an unknown cluster, or a topic of RocketMQ's own;
+        RouteError if a broker has no master; TransportError; BrokerError.
+    """
+    status = yield from topic_status(directory, topic)
+    brokers = yield from find_masters(directory, cluster=cluster)
+    _check_changeable(directory.namespace.wrap(topic), brokers)
+    messages: Counter[str] = Counter()
+    for at in status.queues:
+        messages[at.queue.broker_name] += at.max_offset - at.min_offset
+    names = {broker.name for broker in brokers}
+    losses = [
+        TopicLoss(place.broker_name, place.write_queue_nums, messages[place.broker_name])
+        for place in status.places
+        if place.broker_name in names
+    ]
+    return losses, status.groups
+
+
+def _check_changeable(topic: str, brokers: Iterable[BrokerAt]) -> None:
+    if is_system_topic(topic) or any(topic in broker.own_topics for broker in brokers):
+        raise UsageError(
+            f"topic {topic!r} is one of RocketMQ's own, which brokers neither change nor delete"
+        )
+
+
 def plan_topic_update(
     directory: Directory,
     topic: str,
@@ -201,7 +244,8 @@ def plan_topic_update(
         cluster: the cluster whose brokers to change; None changes all brokers.
 
     Raises: TopicRouteNotFound if no broker has the topic; RouteError if one that has it has no
-        master; UsageError for an unknown cluster; ConfigError; TransportError; BrokerError.
+        master; UsageError for an unknown cluster, or a topic of RocketMQ's own; ConfigError;
+        TransportError; BrokerError.
     """
     topic = directory.namespace.wrap(topic)
     for name, value in (("read_queues", read_queues), ("write_queues", write_queues)):
@@ -210,6 +254,7 @@ def plan_topic_update(
     brokers = yield from find_brokers(
         directory.name_servers, cluster=cluster, timeout_ms=directory.timeout_ms
     )
+    _check_changeable(topic, brokers)
     asked = [all_topic_configs(directory, broker.address) for broker in brokers]
     tables = yield from gather(asked, name=f"settings of {topic}")
     wanted = {"read_queue_nums": read_queues, "write_queue_nums": write_queues, "perm": perm}
