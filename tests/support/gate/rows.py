@@ -463,6 +463,6 @@ ROWS = (
         "python -m gate.steady --runs {count}",
         _repeated,
         count=50,
-        minutes=90,
+        minutes=150,
     ),
 )
