@@ -179,8 +179,12 @@ def test_wrong_contexts_are_refused(arguments: tuple[str, ...], words: str) -> N
 
 
 @pytest.mark.slow
-def test_a_change_that_failed_prints_no_json(smq: Commands) -> None:
-    result = smq("topic", "delete", "TBW102", "--yes", "--json")
+def test_a_change_that_failed_prints_no_json(shared_cluster: EmbeddedCluster) -> None:
+    shared_cluster.create_topic("T_half_deleted", queues=1)
+    # The change must reach each name server, the preview only one.
+    servers = f"{shared_cluster.name_server};127.0.0.1:1"
+
+    result = run("topic", "delete", "T_half_deleted", "--yes", "--json", "-n", servers)
 
     assert (result.exit_code, result.stdout) == (3, "")
 

@@ -38,6 +38,7 @@ from sparrowmq.errors import (
     UsageError,
     did_you_mean,
 )
+from sparrowmq.model.names import REPLY_TOPIC_POSTFIX
 from sparrowmq.protocol.bodies import MASTER_ID, ClusterInfo, TopicRouteAnswer
 from sparrowmq.protocol.codes import RequestCode, ResponseCode
 from sparrowmq.protocol.command import RemotingCommand
@@ -80,7 +81,7 @@ class BrokerAt(NamedTuple):
     @property
     def own_topics(self) -> tuple[str, ...]:
         """The topics that a broker makes for itself by its name and its cluster's."""
-        return self.name, self.cluster, f"{self.cluster}_REPLY_TOPIC"
+        return self.name, self.cluster, f"{self.cluster}{REPLY_TOPIC_POSTFIX}"
 
 
 def find_route(
