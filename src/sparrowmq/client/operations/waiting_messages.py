@@ -79,10 +79,10 @@ def _ask(
     waits = {}
     for span in answer.consume_time_span_set:
         wait_ms = span.delay_time_ms
-        if wait_ms >= now_ms:
-            # The broker takes -1 as the store time of a message that has expired. The group goes on
-            # with the queue's first message.
-            wait_ms = now_ms - span.min_timestamp_ms if span.min_timestamp_ms > 0 else 0
+        if wait_ms > now_ms // 2:
+            # The broker takes -1 as the store time of a message that has expired, so that the wait
+            # is its clock, and 1 more. The group goes on with the queue's first message.
+            wait_ms = wait_ms - 1 - span.min_timestamp_ms if span.min_timestamp_ms > 0 else 0
         if wait_ms > 0:
             waits[span.message_queue] = wait_ms
     return waits
