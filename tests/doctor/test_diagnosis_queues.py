@@ -624,6 +624,22 @@ def test_q23_finds_messages_in_queues_that_their_topic_has_no_more(seen_group: G
     assert found["Q23"].commands[0].arguments == ("topic", "update", "T", "--read-queues", "6")
 
 
+@pytest.mark.parametrize(("write_count", "rule"), [(4, "Q01"), (2, "Q23")])
+def test_no_command_takes_queues_from_another_broker(
+    seen_group: Group, write_count: int, rule: str
+) -> None:
+    group = seen_group(queues=2)
+    view: TopicSnapshot = group.topics["T"]
+    at = view.queues[0]._replace(write_count=write_count)
+    more = at._replace(broker_name="broker-b", read_count=16, write_count=1)
+    group.topics["T"] = replace(view, queues=(at, more))
+    group.flow(3, then=(140, 100), now=(140, 100))
+
+    (command,) = group.findings()[rule].commands
+
+    assert command.arguments == ("topic", "update", "T", "--read-queues", "16")
+
+
 @pytest.mark.parametrize(("done", "rules"), [(1_000, {"Q20"}), (150, {"Q06"})])
 def test_q20_finds_what_is_consumed_and_not_committed(
     seen_group: Group, done: int, rules: set[str]

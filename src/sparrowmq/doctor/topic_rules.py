@@ -441,15 +441,7 @@ def find_surplus_queues(view: GroupView) -> Iterator[Finding]:
                 "writeQueueNums first, and lower readQueueNums once members have consumed "
                 "those queues"
             ),
-            commands=(
-                NextCommand(
-                    Phrase("raise"),
-                    (
-                        *("topic", "update", topic.topic, "--read-queues"),
-                        str(max(at.write_count for at in topic.queues)),
-                    ),
-                ),
-            ),
+            commands=(_command_to_read(topic, max(at.write_count for at in topic.queues)),),
             unowned=tuple(surplus),
         )
 
@@ -491,17 +483,16 @@ def find_abandoned_queues(view: GroupView) -> Iterator[Finding]:
                 "raise readQueueNums so that members get these queues again, and lower it once "
                 "they have consumed them"
             ),
-            commands=(
-                NextCommand(
-                    Phrase("raise"),
-                    (
-                        *("topic", "update", topic.topic, "--read-queues"),
-                        str(max(queue.queue_id for queue in left) + 1),
-                    ),
-                ),
-            ),
+            commands=(_command_to_read(topic, max(queue.queue_id for queue in left) + 1),),
             unowned=tuple(left),
         )
+
+
+def _command_to_read(topic: TopicSnapshot, count: int) -> NextCommand:
+    """Return what lets members read so many queues, and no fewer of a broker that has more."""
+    most = max(count, *(at.read_count for at in topic.queues))
+    update = ("topic", "update", topic.topic, "--read-queues", str(most))
+    return NextCommand(Phrase("raise"), update)
 
 
 def find_closed_topics(view: GroupView) -> Iterator[Finding]:
