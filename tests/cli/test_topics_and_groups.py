@@ -17,7 +17,15 @@ from typer.testing import CliRunner
 from commands import Commands, starting
 from poison import send_stored
 from server_processes import Servers
-from sparrowmq import Admin, Message, MessageQueue, PollConsumer, Producer, PushConsumer
+from sparrowmq import (
+    Admin,
+    Message,
+    MessageModel,
+    MessageQueue,
+    PollConsumer,
+    Producer,
+    PushConsumer,
+)
 from sparrowmq.cli.cluster import group_row, topic_row, topic_trouble
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
 from sparrowmq.cli.group import CHANGES_SHOWN_MAX, watch_lag
@@ -620,6 +628,27 @@ def test_lag_of_a_group_is_shown_by_topic_and_failed_messages_apart(
     assert (shown["failed"]["retries"], shown["failed"]["retried"]) == (3, 4)
     assert (listed["lag"], listed["retries"]) == (9, 3)
     assert (unclear.exit_code, "say which by --topic" in unclear.stderr) == (2, True)
+
+
+def test_lag_of_a_broadcasting_group_is_unknown(
+    smq: Commands, shared_cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    fill(shared_cluster, "T_everybody", [3, 5])
+    with PushConsumer(
+        "GID_everybody",
+        "T_everybody",
+        name_server=shared_cluster.name_server,
+        listener=lambda messages, context: None,
+        message_model=MessageModel.BROADCASTING,
+        local_offset_dir=str(tmp_path),
+    ) as member:
+        wait_until("all queues", lambda: len(member.assignment()) == 2)
+
+        shown = smq.json("group", "show", "GID_everybody")
+        rows = smq.json("group", "lag", "GID_everybody")
+
+    keys = ("lag", "behind_since_timestamp_ms")
+    assert [[row[key] for key in keys] for row in (*shown["topics"], *rows)] == [[None, None]] * 3
 
 
 def test_reset_counts_what_is_skipped_and_what_comes_again_apart(

@@ -469,7 +469,7 @@ def _lag_rows(snapshot: GroupSnapshot, topic: str | None) -> list[Json]:
             "topic": p.queue.topic,
             "broker": p.queue.broker_name,
             "queue": p.queue.queue_id,
-            "lag": p.lag,
+            "lag": _lag(snapshot, [p]),
             "in_flight": p.in_flight or None,
             "oldest_in_flight_timestamp_ms": p.oldest_timestamp_ms or None,
             "renewals": p.renewals or None,
@@ -497,8 +497,15 @@ def _look_at(snapshot: GroupSnapshot, broker_names: Collection[str]) -> GroupSna
     return replace(snapshot, samples=(last,), topics=tuple(each for each in topics if each.queues))
 
 
+def _lag(snapshot: GroupSnapshot, progress: Sequence[QueueProgress]) -> int | None:
+    """Return the number of unconsumed messages; None if unknown, as for BROADCASTING members."""
+    return None if snapshot.is_broadcasting else sum(p.lag for p in progress)
+
+
 def _behind_since(snapshot: GroupSnapshot, progress: Sequence[QueueProgress]) -> int | None:
     """Return when the first message that is not consumed was stored; None if none waits long."""
+    if snapshot.is_broadcasting:
+        return None
     wait_ms = max((p.wait_ms for p in progress), default=0)
     return snapshot.last.timestamp_ms - wait_ms if wait_ms else None
 
@@ -531,7 +538,7 @@ def _topic_rows(snapshot: GroupSnapshot) -> list[Json]:
                 "topic": view.topic,
                 "expression": expressions.get(view.topic, ""),
                 "queues": len(view.subscribe_queues),
-                "lag": sum(p.lag for p in progress),
+                "lag": _lag(snapshot, progress),
                 "behind_since_timestamp_ms": _behind_since(snapshot, progress),
             }
         )
