@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from sparrowmq import (
     PollConsumer,
     Producer,
     PushConsumer,
+    SimpleConsumer,
 )
 from sparrowmq.cli.cluster import group_row, topic_row, topic_trouble
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
@@ -628,6 +630,26 @@ def test_lag_of_a_group_is_shown_by_topic_and_failed_messages_apart(
     assert (shown["failed"]["retries"], shown["failed"]["retried"]) == (3, 4)
     assert (listed["lag"], listed["retries"]) == (9, 3)
     assert (unclear.exit_code, "say which by --topic" in unclear.stderr) == (2, True)
+
+
+def test_reset_counts_what_consumers_by_message_have_acknowledged(
+    smq: Commands, shared_cluster: EmbeddedCluster
+) -> None:
+    fill(shared_cluster, "T_popped", [6])
+    with SimpleConsumer("GID_popped", name_server=shared_cluster.name_server) as consumer:
+        consumer.subscribe("T_popped")
+        in_flight, *done = consumer.receive(4, wait=timedelta(seconds=10))
+        for message in done:
+            consumer.ack(message)
+
+        skip = smq("group", "skip", "GID_popped")
+        again = smq("group", "reset", "GID_popped", "--to", "earliest", "--yes")
+        come = consumer.receive(6, wait=timedelta(seconds=10))
+
+    assert [message.queue_offset for message in (in_flight, *done)] == [0, 1, 2, 3]
+    assert "3 messages will be skipped, 0 will be delivered again" in skip.stderr
+    assert "0 messages will be skipped, 3 will be delivered again" in again.stderr
+    assert [message.queue_offset for message in come] == list(range(6))
 
 
 def test_lag_of_a_broadcasting_group_is_unknown(

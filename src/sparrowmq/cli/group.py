@@ -608,7 +608,7 @@ def _reset(
     read = _topics_of(seen)
     if read and chosen not in read:
         say(f"group {name} has no offset in {chosen} so far; it has in {', '.join(read)}")
-    rows = [_reset_row(each) for each in plan.queues if each.before != each.after]
+    rows = [_reset_row(each) for each in plan.queues if each.is_needed]
     same = len(plan.queues) - len(rows)
     columns = columns_of("topic", "broker", "queue", "before", "after", "end", "skipped")
     skipped = sum(max(0, each.skipped) for each in plan.queues)

@@ -75,6 +75,7 @@ class QueueReset(NamedTuple):
         before: None if the group has committed nothing.
         first: the offset of the queue's oldest message; those before it have expired.
         end: the offset after the newest.
+        acknowledged: the messages beyond `before` that consumers by message have acknowledged.
     """
 
     queue: MessageQueue
@@ -82,11 +83,20 @@ class QueueReset(NamedTuple):
     after: int
     first: int
     end: int
+    acknowledged: int = 0
 
     @property
     def skipped(self) -> int:
-        """The number of messages that the group skips; negative for messages that come again."""
-        return self._bounded(self.after) - self._bounded(self.before or 0)
+        """The number of messages that the group skips; negative for messages that come again.
+
+        Acknowledged messages count as the first ones beyond the group's offset.
+        """
+        return self._bounded(self.after) - self._bounded(self.before or 0) - self.acknowledged
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the reset changes anything."""
+        return self.before != self.after or self.skipped != 0
 
     def _bounded(self, offset: int) -> int:
         return min(max(offset, self.first), self.end)
@@ -159,7 +169,14 @@ def plan_reset(
         topic=topic,
         target=target,
         queues=tuple(
-            QueueReset(lag.queue, lag.committed_offset, offset, first, lag.max_offset)
+            QueueReset(
+                lag.queue,
+                lag.committed_offset,
+                offset,
+                first,
+                lag.max_offset,
+                _count_acknowledged(lag, first),
+            )
             for lag, offset, first in zip(chosen, offsets, firsts, strict=True)
         ),
         members=tuple(sorted(members)),
@@ -208,6 +225,12 @@ def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     code, timeout_ms = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, directory.timeout_ms
     requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
     yield from gather(requests, name=f"reset of {plan.group}")
+
+
+def _count_acknowledged(lag: QueueLag, first: int) -> int:
+    """Return the messages beyond a queue's committed offset that its lag leaves out."""
+    begin = first if lag.committed_offset is None else lag.committed_offset
+    return max(0, lag.max_offset - begin - lag.lag)
 
 
 def _target_offset(
