@@ -55,8 +55,9 @@ def ask(rig: Any, code: int, **fields: str) -> Any:
     return rig.call(rig.connect(), code, fields)
 
 
-def heartbeat(rig: Any, connection: Any) -> None:
-    consumer = {"groupName": "GID_c", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
+def heartbeat(rig: Any, connection: Any, **settings: str) -> None:
+    topics = [{"topic": "T", "subString": "*"}]
+    consumer = {"groupName": "GID_c", "subscriptionDataSet": topics, **settings}
     body = {
         "clientID": "a",
         "consumerDataSet": [consumer],
@@ -457,6 +458,20 @@ def test_topic_that_a_live_group_has_left_is_told_for_all_groups_to_our_tools_al
     assert offline == ({"left", "T"}, 1)
     assert told() == ({"T"}, 0)
     assert told(sparrowmqLeft="true") == ({"left", "T"}, 1)
+
+
+def test_offsets_of_a_broadcasting_group_are_told_to_rocketmqs_tools_alone(rig: Any) -> None:
+    rig.create_topic("T")
+    rig.broker.state.offsets.commit("GID_c", "T", 0, offset=0)
+    heartbeat(rig, rig.connect(), messageModel="BROADCASTING")
+
+    def told(**fields: str) -> list[ConsumeStats]:
+        reply = ask(rig, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false", **fields)
+        body = decode_body(ConsumeStatsList, reply.body)
+        return [each for groups in body.consume_stats_list for each in groups.get("GID_c", ())]
+
+    assert len(told()) == 1
+    assert told(sparrowmqLeft="true") == []
 
 
 def test_every_groups_progress_is_told_at_once(rig: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
 from group_stage import GroupStage
+from group_views import view_at
 from server_processes import Servers
 from sparrowmq import Admin, Message, Producer
 from sparrowmq.calling.async_driver import AsyncDriver
@@ -20,9 +22,11 @@ from sparrowmq.calling.effects import Operation, sleep
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.groups import GroupChange, update_group
 from sparrowmq.client.operations.routes import find_brokers
+from sparrowmq.doctor.group_view import examine
 from sparrowmq.errors import InvokeTimeout
 from sparrowmq.exporter import watch
 from sparrowmq.exporter.cluster_series import CLUSTER_SERIES
+from sparrowmq.exporter.group_counts import GroupCounts
 from sparrowmq.exporter.watch import ClusterWatch
 from sparrowmq.protocol.bodies import SubscriptionGroupConfig
 from sparrowmq.testing import EmbeddedCluster
@@ -56,6 +60,21 @@ async def scraped(cluster: EmbeddedCluster) -> AsyncIterator[Scraped]:
     directory = make_directory(cluster.name_server)
     async with AsyncDriver() as driver:
         yield Scraped(ClusterWatch(directory, driver, interval_s=1.0))
+
+
+@pytest.mark.parametrize("is_broadcasting", [False, True])
+def test_a_wait_is_shown_where_brokers_know_what_is_consumed(*, is_broadcasting: bool) -> None:
+    view = view_at(1_000, lag=1, is_broadcasting=is_broadcasting)
+    sample = view.snapshot.last
+    progress = tuple(each._replace(wait_ms=20_000 * bool(each.lag)) for each in sample.progress)
+    snapshot = replace(view.snapshot, samples=(replace(sample, progress=progress),))
+    counts = GroupCounts()
+    counts.note(examine(snapshot), ())
+
+    shown = watch.make_families(None, {"G": counts}, is_up=True)
+
+    waits = [s.value for f in shown for s in f.samples if s.name == "sparrowmq_group_lag_seconds"]
+    assert waits == ([] if is_broadcasting else [20.0])
 
 
 async def test_groups_beyond_the_bound_have_the_lag_alone(

@@ -256,7 +256,8 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
         out.set("sparrowmq_group_renewals", view.renewals, name)
     if (oldest := view.oldest_in_flight) is not None:
         out.set("sparrowmq_group_oldest_in_flight_seconds", oldest[1] / 1000, name)
-    for topic in view.snapshot.user_topics:
+    # No broker knows what members in BROADCASTING have consumed.
+    for topic in () if view.snapshot.is_broadcasting else view.snapshot.user_topics:
         waits_s = view.wait_ms(topic.subscribe_queues) / 1000
         out.set("sparrowmq_group_lag_seconds", waits_s, name, topic.topic)
     for broker in view.snapshot.last.brokers:

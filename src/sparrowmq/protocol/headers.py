@@ -603,7 +603,8 @@ class ViewBrokerStatsDataRequestHeader(Struct, frozen=True, kw_only=True, rename
 class GetConsumeStatsInBrokerHeader(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """GET_BROKER_CONSUME_STATS.
 
-    `sparrowmq_left` is SparrowMQ's own: whether to add the topics that a live group has left.
+    `sparrowmq_left` is SparrowMQ's own: whether to add the topics that a live group has left, and
+    to leave out groups in BROADCASTING, whose members keep their offsets themselves.
     """
 
     is_order: bool = False

@@ -25,7 +25,7 @@ from sparrowmq.broker.topic_configs import (
     find_name_fault,
     queue_ids,
 )
-from sparrowmq.model import MessageQueue
+from sparrowmq.model import MessageModel, MessageQueue
 from sparrowmq.protocol import bodies
 from sparrowmq.protocol.bodies import (
     MESSAGE_TYPE_ATTRIBUTE,
@@ -517,7 +517,13 @@ def _broker_consume_stats(
     topics_by_group = state.offsets.topics_by_group()
     for group in sorted(state.groups.table().subscription_group_table):
         stats, topics = [], sorted(topics_by_group.get(group, ()))
-        for name in topics if header.sparrowmq_left else _without_left(state, group, topics):
+        online = state.consumers.find(group)
+        if not header.sparrowmq_left:
+            topics = _without_left(state, group, topics)
+        elif online is not None and online.message_model is MessageModel.BROADCASTING:
+            # A reset, or members in CLUSTERING, left offsets that say nothing of these members.
+            topics = []
+        for name in topics:
             topic = state.topics.find(name)
             if topic is not None and (topic.order or not header.is_order):
                 table = yield from _progress(state, group, name, hides=True)
