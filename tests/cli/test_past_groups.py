@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime
@@ -150,6 +151,7 @@ def test_without_looks_since_then_the_answer_says_so_and_what_keeps_a_history(
         (("G", "--data", "missing"), "there is no history at missing/dash.sqlite: no live page"),
         (("GG",), "does not have group GG; did you mean G?"),
         (("G", "--strategy", "AVG"), "--strategy and --fail-on are for a look now"),
+        (("G", "--since", "2999-01-01"), "--since 2999-01-01 lies in the future"),
     ],
 )
 def test_without_a_history_one_error_says_what_to_do(
@@ -157,8 +159,9 @@ def test_without_a_history_one_error_says_what_to_do(
 ) -> None:
     keep(tmp_path, {0: OF_A})
     data = () if "--data" in arguments else ("--data", str(tmp_path))
+    since = () if "--since" in arguments else ("--since", "1h")
 
-    result = SMQ("rebalance", "doctor", *arguments, *data, "--since", "1h")
+    result = SMQ("rebalance", "doctor", *arguments, *data, *since)
 
     assert result.exit_code == 2
     assert said in result.stderr
@@ -191,6 +194,35 @@ def test_a_time_of_day_is_the_last_one(now: str, asked: str, meant: str) -> None
         return round(datetime.fromisoformat(text).timestamp() * 1000)
 
     assert parse_time(asked, now_timestamp_ms=ms(now)) == ms(meant)
+
+
+@pytest.mark.parametrize(
+    ("now", "asked", "meant"),
+    [
+        # Clocks are set back at 03:00: 02:10 and 02:45 come twice.
+        ("2026-10-25T02:10+01:00", "02:30", "2026-10-25T02:30+02:00"),
+        ("2026-10-25T02:45+01:00", "02:30", "2026-10-25T02:30+01:00"),
+        ("2026-10-25T12:00+01:00", "02:30", "2026-10-25T02:30+01:00"),
+        # Clocks are set ahead at 02:00: there is no 02:30.
+        ("2026-03-29T03:10+02:00", "02:30", "2026-03-29T01:30+01:00"),
+        ("2026-03-29T12:00+02:00", "02:30+01:00", "2026-03-29T02:30+01:00"),
+    ],
+)
+def test_a_time_of_day_is_the_last_one_where_clocks_are_set(
+    monkeypatch: pytest.MonkeyPatch, now: str, asked: str, meant: str
+) -> None:
+    def ms(text: str) -> int:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        found = parse_time(asked, now_timestamp_ms=ms(now))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert found == ms(meant)
 
 
 def test_greatest_lag_is_that_of_the_worst_look_and_not_of_the_last(tmp_path: Path) -> None:

@@ -213,7 +213,10 @@ def doctor(
     if since is not None:
         if strategy is not None or fail_on is not FailOn.NEVER:
             raise UsageError("--strategy and --fail-on are for a look now; leave out --since")
-        _report_past(cluster, group, parse_time(since, now_timestamp_ms=timestamp_ms()), data)
+        now_ms = timestamp_ms()
+        if (since_ms := parse_time(since, now_timestamp_ms=now_ms)) > now_ms:
+            raise UsageError(f"--since {since} lies in the future; leave it out for a look now")
+        _report_past(cluster, group, since_ms, data)
         return
     _report_now(cluster, group, strategy, interval, limit, fail_on)
 

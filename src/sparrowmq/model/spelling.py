@@ -40,11 +40,15 @@ def parse_time(text: str, *, now_timestamp_ms: int, others: str = "") -> int:
 
 
 def _last_time_of_day(clock: time, now_timestamp_ms: int) -> int:
-    now = datetime.fromtimestamp(now_timestamp_ms / 1000, clock.tzinfo)
-    found = datetime.combine(now.date(), clock)
-    if found > now:
-        found = datetime.combine(now.date() - timedelta(days=1), clock)
-    return round(found.timestamp() * 1000)
+    today = datetime.fromtimestamp(now_timestamp_ms / 1000, clock.tzinfo).date()
+    # On the day on which clocks are set, a time may come twice (`fold`), or not at all.
+    moments = [
+        datetime.combine(today - timedelta(days=days), clock.replace(fold=fold)).timestamp()
+        for days in (0, 1)
+        for fold in (0, 1)
+    ]
+    found = [round(moment * 1000) for moment in moments]
+    return max(moment_ms for moment_ms in found if moment_ms <= now_timestamp_ms)
 
 
 def spell_queue(place: MessageQueue | MessageExt) -> str:
