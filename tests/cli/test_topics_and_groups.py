@@ -30,6 +30,7 @@ from sparrowmq import (
 )
 from sparrowmq.cli.cluster import group_row, topic_row, topic_trouble
 from sparrowmq.cli.connecting import ConnectionOptions, open_cluster
+from sparrowmq.cli.exit_codes import EXIT_FAILED
 from sparrowmq.cli.group import CHANGES_SHOWN_MAX, watch_lag
 from sparrowmq.cli.main import build_app
 from sparrowmq.client.operations.overview import (
@@ -154,6 +155,19 @@ def test_topic_is_created_shown_changed_and_deleted(smq: Commands) -> None:
     assert "T_life" in smq("topic", "ls").stdout
     assert smq("topic", "delete", "T_life", "--yes").exit_code == 0
     assert "T_life" not in smq("topic", "ls").stdout
+
+
+@pytest.mark.parametrize("command", [("tail", "flights"), ("send", "flights", "x"), ("dlq", "ls")])
+def test_what_brokers_have_that_are_gone_is_not_called_missing(command: tuple[str, ...]) -> None:
+    with starting() as start:
+        server = start("nameserver", "--port", "0")
+        assert server.stdout is not None
+        address = server.stdout.readline().strip().rpartition("=")[2]
+
+        result = Commands(address)(*command)
+
+    assert result.exit_code == EXIT_FAILED
+    assert f"name server {address} knows no broker; start one" in result.stderr
 
 
 def test_mistyped_topic_is_answered_by_the_nearest(

@@ -25,7 +25,7 @@ from sparrowmq.cli.option_sets import declare, options_of, parameters_of, take, 
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations.groups import look_at_groups
-from sparrowmq.client.operations.routes import find_masters
+from sparrowmq.client.operations.routes import find_all_brokers, find_masters
 from sparrowmq.client.operations.topics import list_topics
 from sparrowmq.errors import (
     ConnectFailed,
@@ -285,11 +285,14 @@ def find_broker_names(cluster: CommandCluster, name: str | None) -> set[str]:
 def naming_topic(cluster: CommandCluster, topic: str) -> Generator[None]:
     """Turn the error of an unknown topic into one that names the nearest topic.
 
-    Raises: UsageError in place of TopicRouteNotFound.
+    Raises: UsageError in place of TopicRouteNotFound; RouteError if no broker is known.
     """
     try:
         yield
     except TopicRouteNotFound:
+        # Name servers forget the topics of brokers that are gone.
+        directory = cluster.directory
+        cluster.run(find_all_brokers(directory.name_servers, timeout_ms=directory.timeout_ms))
         then = f"`sparrowmq topic ls` lists the topics, `sparrowmq topic create {topic}` makes it"
         hint = did_you_mean(topic, cluster.run(list_topics(cluster.directory)), then)
         raise UsageError(

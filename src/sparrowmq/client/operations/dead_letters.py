@@ -20,7 +20,7 @@ from sparrowmq.client.operations.gather import WIDTH, gather, gather_outcomes
 from sparrowmq.client.operations.groups import look_at_group_settings
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.resend import UNCHANGED, Edit, mark_resent
-from sparrowmq.client.operations.routes import get_broker_address, get_route
+from sparrowmq.client.operations.routes import find_all_brokers, get_broker_address, get_route
 from sparrowmq.client.operations.send_back import (
     FIRST_RETRY_LEVEL,
     queues_for_again,
@@ -57,10 +57,14 @@ def list_dead_letters(
 
     The errors of brokers whose dead letters are missing come second, by the brokers' names.
 
-    Raises: ConnectFailed; TransportError, BrokerError if none of a group's brokers answers.
+    Raises: ConnectFailed; RouteError if no broker is known; TransportError, BrokerError if none of
+        a group's brokers answers.
     """
     names = yield from list_topics(directory)
     topics = [name for name in names if name.startswith(DLQ_GROUP_TOPIC_PREFIX)]
+    if not topics:
+        # Name servers forget the topics of brokers that are gone.
+        yield from find_all_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
     found: list[DeadLetters] = []
     missing: dict[str, SparrowError] = {}
     asked = [look_at_topic(directory, topic) for topic in topics]
