@@ -636,6 +636,7 @@ def test_lag_of_a_group_is_shown_by_topic_and_failed_messages_apart(
     shown = smq.json("group", "show", "GID_two_topics")
     (listed,) = [row for row in smq.json("group", "ls") if row["group"] == "GID_two_topics"]
     unclear = smq("group", "skip", "GID_two_topics", "--yes")
+    failed = smq("group", "skip", "GID_two_topics", "--topic", "%RETRY%GID_two_topics")
 
     assert {row["topic"]: row["lag"] for row in shown["topics"] if row["topic"][0] != "%"} == {
         "T_first": 2,
@@ -644,6 +645,8 @@ def test_lag_of_a_group_is_shown_by_topic_and_failed_messages_apart(
     assert (shown["failed"]["retries"], shown["failed"]["retried"]) == (3, 4)
     assert (listed["lag"], listed["retries"]) == (9, 3)
     assert (unclear.exit_code, "say which by --topic" in unclear.stderr) == (2, True)
+    assert "3 messages will be skipped" in failed.stderr
+    assert "has no offset" not in failed.stderr
 
 
 def test_reset_counts_what_consumers_by_message_have_acknowledged(

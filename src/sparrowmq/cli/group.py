@@ -606,7 +606,7 @@ def _reset(
     with naming_topic(cluster, chosen):
         plan = cluster.run(operation)
     read = _topics_of(seen)
-    if read and chosen not in read:
+    if read and not seen.find_topic(chosen):
         say(f"group {name} has no offset in {chosen} so far; it has in {', '.join(read)}")
     rows = [_reset_row(each) for each in plan.queues if each.is_needed]
     same = len(plan.queues) - len(rows)
