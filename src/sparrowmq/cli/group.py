@@ -552,7 +552,7 @@ def _failed_row(snapshot: GroupSnapshot) -> Json:
     return {
         "retries": sum(p.lag for p in retries),
         "retried": sum(p.max_offset for p in retries),
-        "dead_letters": letters.message_count,
+        "dead_letters": snapshot.last.dead_letter_count,
         "last_dead_letter_timestamp_ms": letters.last_timestamp_ms or None,
     }
 

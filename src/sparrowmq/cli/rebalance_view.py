@@ -42,6 +42,7 @@ from sparrowmq.doctor.workloads import (
     Result,
 )
 from sparrowmq.model import MessageQueue
+from sparrowmq.model.names import dlq_topic
 from sparrowmq.model.plain_text import escape
 from sparrowmq.model.queue import java_order
 from sparrowmq.model.spelling import spell_queue
@@ -104,9 +105,15 @@ def _head(view: GroupView) -> Text:
             parts.append(words()("the oldest waits for {time}", time=words().duration(wait_ms)))
     if plan := view.describe_plan():
         parts.append(words().phrase(plan))
-    if failures := snapshot.last.failures:
-        # They do not answer, or deny access.
-        parts.append(words()("no report from {brokers}", brokers=", ".join(failures)))
+    # They do not answer, or deny access to the group, or to its dead letters alone.
+    missing = list(snapshot.last.failures)
+    missing += [
+        f"{broker.broker_name} ({dlq_topic(snapshot.group)})"
+        for broker in snapshot.last.brokers
+        if broker.dead_letters is None
+    ]
+    if missing:
+        parts.append(words()("no report from {brokers}", brokers=", ".join(missing)))
     return Text.assemble((snapshot.group, "bold"), escape("  " + " · ".join(parts)))
 
 

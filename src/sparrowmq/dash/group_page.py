@@ -187,7 +187,7 @@ def _tiles(view: GroupView, group: WatchedGroup, matrix: Matrix, words: Words) -
         else None
     )
     retries = view.lag([q for q in view.progress if is_retry(view, q)])
-    letters = view.snapshot.last.dead_letters.message_count
+    letters = view.snapshot.last.dead_letter_count
     snapshot = view.snapshot
     model = "BROADCASTING" if snapshot.is_broadcasting else snapshot.strategy
     is_assumed = snapshot.divides_queues and not snapshot.strategy_is_known

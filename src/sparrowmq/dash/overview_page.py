@@ -157,7 +157,7 @@ def _row(watcher: Watcher, name: str, glance: GroupOverview | None, words: Words
         trouble = Cell(words("cannot be looked at"), tone="bad", note=watched.failure)
     letters = glance.dead_letters if glance else None
     if view is not None:
-        letters = view.snapshot.last.dead_letters.message_count
+        letters = view.snapshot.last.dead_letter_count
     return [
         Cell(name, group_href(name)),
         Cell(lag, tone="bad" if flow and falls_behind(lag or 0, flow) else ""),

@@ -290,16 +290,15 @@ def _describe_waiting(retries: WaitingRetries) -> Phrase:
 
 def _count_new_letters(view: GroupView) -> int:
     """Return the dead letters that came between the samples, at brokers that answered both."""
-    before = {
-        broker.broker_name: broker.dead_letters.message_count
-        for broker in view.snapshot.first.brokers
-        if not broker.failure
-    }
-    return sum(
-        max(0, broker.dead_letters.message_count - before[broker.broker_name])
-        for broker in view.snapshot.last.brokers
-        if broker.broker_name in before
+    before, now = (
+        {
+            broker.broker_name: broker.dead_letters.message_count
+            for broker in sample.brokers
+            if not broker.failure and broker.dead_letters is not None
+        }
+        for sample in (view.snapshot.first, view.snapshot.last)
     )
+    return sum(max(0, now[name] - before[name]) for name in now.keys() & before.keys())
 
 
 def _failure_consequence(

@@ -139,7 +139,7 @@ class BrokerView:
         failure: the reason why a field is missing; "" if none is.
         is_denied: whether access control keeps who looks from the group.
         answer_ms: the time of the answer with the client ids; None without one, or unmeasured.
-        dead_letters: the group's dead letters at this broker.
+        dead_letters: the group's dead letters at this broker; None if access control hides them.
         waiting_retries: the group's failed messages that wait at this broker.
         changes: the newest changes of the group's progress that no member made, the newest first.
         is_popped: whether consumers of the group have popped messages lately.
@@ -160,7 +160,7 @@ class BrokerView:
     failure: str = ""
     is_denied: bool = False
     answer_ms: int | None = None
-    dead_letters: DeadLetterCount = _NO_DEAD_LETTERS
+    dead_letters: DeadLetterCount | None = _NO_DEAD_LETTERS
     waiting_retries: WaitingRetries = _NO_WAITING_RETRIES
     changes: tuple[ProgressChange, ...] = ()
     is_popped: bool = False
@@ -227,8 +227,15 @@ class Sample:
 
     @property
     def dead_letters(self) -> DeadLetterCount:
-        """The group's dead letters at all brokers."""
-        return add_dead_letters([broker.dead_letters for broker in self.brokers])
+        """The group's dead letters at all brokers that show them."""
+        shown = [broker.dead_letters for broker in self.brokers]
+        return add_dead_letters([each for each in shown if each is not None])
+
+    @property
+    def dead_letter_count(self) -> int | None:
+        """The number of the group's dead letters; None if no broker shows them."""
+        is_shown = any(broker.dead_letters is not None for broker in self.brokers)
+        return self.dead_letters.message_count if is_shown else None
 
     @property
     def waiting_retries(self) -> WaitingRetries:

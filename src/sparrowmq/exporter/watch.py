@@ -261,7 +261,7 @@ def _describe_group(out: _Families, view: GroupView, counts: GroupCounts) -> Non
         waits_s = view.wait_ms(topic.subscribe_queues) / 1000
         out.set("sparrowmq_group_lag_seconds", waits_s, name, topic.topic)
     for broker in view.snapshot.last.brokers:
-        if not broker.failure:
+        if not broker.failure and broker.dead_letters is not None:
             count = broker.dead_letters.message_count
             out.set("sparrowmq_group_dead_letters", count, name, broker.broker_name)
     for client_id, load in sorted(view.loads.items()):

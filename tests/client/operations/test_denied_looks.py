@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from rich.console import Console
 
 from play import Handler, Play
+from sparrowmq.cli.rebalance_view import render_findings
 from sparrowmq.client.directory_setup import make_directory
 from sparrowmq.client.operations import administer, overview, snapshot
 from sparrowmq.doctor import Severity, diagnose
+from sparrowmq.doctor.group_view import examine
 from sparrowmq.errors import BrokerError, ConnectFailed
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import dlq_topic
@@ -105,20 +108,40 @@ def test_a_snapshot_says_which_broker_denied(play: Callable[[Handler], Play]) ->
     )
 
 
-@pytest.mark.parametrize(
-    "hidden", [RequestCode.GET_CONSUME_STATS, RequestCode.GET_TOPIC_STATS_INFO]
-)
-def test_a_snapshot_does_not_take_a_denied_count_for_none(
-    play: Callable[[Handler], Play], hidden: RequestCode
-) -> None:
+def hiding(hidden: RequestCode, denying: str) -> Handler:
+    """Answer as `answering`; some brokers deny one kind of request."""
     usual = answering("")
 
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
-        if request.code == hidden and address == BROKERS["broker-b"]:
+        if request.code == hidden and address in denying:
             return response_to(request, ResponseCode.SYSTEM_ERROR, remark=DENIED)
         return usual(address, request)
 
-    seen = play(answer)(snapshot.take_snapshot(make_directory("ns:1"), "G"))
+    return answer
+
+
+def test_an_account_without_the_dead_letters_sees_the_rest_of_its_group(
+    play: Callable[[Handler], Play],
+) -> None:
+    looking = snapshot.take_snapshot(make_directory("ns:1"), "G")
+
+    seen = play(hiding(RequestCode.GET_TOPIC_STATS_INFO, ALL))(looking)
+
+    assert [(b.cid_all, b.failure, b.dead_letters) for b in seen.last.brokers] == [
+        (("me",), "", None),
+        (("me",), "", None),
+    ]
+    assert seen.last.dead_letter_count is None
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(render_findings(examine(seen), [], ()))
+    assert "no report from broker-a (%DLQ%G), broker-b (%DLQ%G)" in shown.get()
+
+
+def test_a_snapshot_does_not_take_a_denied_count_for_none(play: Callable[[Handler], Play]) -> None:
+    denying = hiding(RequestCode.GET_CONSUME_STATS, BROKERS["broker-b"])
+
+    seen = play(denying)(snapshot.take_snapshot(make_directory("ns:1"), "G"))
 
     assert [(b.broker_name, b.is_denied) for b in seen.last.brokers] == [
         ("broker-a", False),

@@ -283,7 +283,8 @@ def _look_at_broker(
 ) -> Operation[tuple[BrokerView, list[QueueProgress]]]:
     timeout_ms = directory.timeout_ms
     failure = ""
-    connections, cid_all, progress, letters = _Connections(), None, [], DeadLetterCount()
+    connections, cid_all, progress = _Connections(), None, list[QueueProgress]()
+    letters: DeadLetterCount | None = DeadLetterCount()
     changes: tuple[ProgressChange, ...] = ()
     is_popped = is_denied = False
     answer_ms: int | None = None
@@ -295,7 +296,7 @@ def _look_at_broker(
         stats = yield from group_stats(broker.address, group, timeout_ms=timeout_ms)
         progress, changes = progress_of(stats), _changes_of(stats)
         is_popped = bool(stats.sparrowmq_is_popped)
-        letters = yield from count_dead_letters(broker.address, group, timeout_ms=timeout_ms)
+        letters = yield from _dead_letters_seen(broker.address, group, timeout_ms=timeout_ms)
     except SparrowError as error:
         failure = str(error)
         is_denied = isinstance(error, BrokerError) and error.is_denial
@@ -537,6 +538,21 @@ def count_dead_letters(address: str, group: str, *, timeout_ms: int) -> Operatio
         sum(at.max_offset - at.min_offset for at in table.values()),
         max((at.last_update_timestamp_ms for at in table.values()), default=0),
     )
+
+
+def _dead_letters_seen(
+    address: str, group: str, *, timeout_ms: int
+) -> Operation[DeadLetterCount | None]:
+    """Return a group's dead letters at a broker; None if it denies their topic to who looks.
+
+    An account that may consume in a group need not be allowed the topic of its dead letters.
+    """
+    try:
+        return (yield from count_dead_letters(address, group, timeout_ms=timeout_ms))
+    except BrokerError as error:
+        if error.is_denial:
+            return None
+        raise
 
 
 def group_stats(
