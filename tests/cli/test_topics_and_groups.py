@@ -685,7 +685,15 @@ def test_lag_of_a_broadcasting_group_is_unknown(
 
         shown = smq.json("group", "show", "GID_everybody")
         rows = smq.json("group", "lag", "GID_everybody")
+        reset = smq("group", "reset", "GID_everybody", "--to", "earliest")
+        skip = smq.json("group", "skip", "GID_everybody")
 
+    assert "no broker knows what its members have consumed" in reset.stderr
+    assert "skipped" not in reset.stderr
+    assert [(row["before"], row["after"], row["skipped"]) for row in skip["changes"]] == [
+        (None, 3, None),
+        (None, 5, None),
+    ]
     keys = ("lag", "behind_since_timestamp_ms")
     assert [[row[key] for key in keys] for row in (*shown["topics"], *rows)] == [[None, None]] * 3
 

@@ -608,7 +608,13 @@ def _reset(
     read = _topics_of(seen)
     if read and not seen.find_topic(chosen):
         say(f"group {name} has no offset in {chosen} so far; it has in {', '.join(read)}")
-    rows = [_reset_row(each) for each in plan.queues if each.is_needed]
+    # No broker knows what members in BROADCASTING have consumed.
+    is_known = not seen.is_broadcasting
+    rows = [
+        _reset_row(each) | ({} if is_known else {"before": None, "skipped": None})
+        for each in plan.queues
+        if each.is_needed or not is_known
+    ]
     same = len(plan.queues) - len(rows)
     columns = columns_of("topic", "broker", "queue", "before", "after", "end", "skipped")
     skipped = sum(max(0, each.skipped) for each in plan.queues)
@@ -616,7 +622,11 @@ def _reset(
     if rows:
         if plan.members:
             say(f"the brokers will notify {count_of(len(plan.members), 'connected member')}")
-        say(f"{count_of(skipped, 'message')} will be skipped, {again:,} will be delivered again")
+        say(
+            f"{count_of(skipped, 'message')} will be skipped, {again:,} will be delivered again"
+            if is_known
+            else f"group {name} is BROADCASTING: no broker knows what its members have consumed"
+        )
         if same:
             say(f"{count_of(same, 'more queue')} would not change")
     carry_out(

@@ -24,7 +24,10 @@ async def show_reset(watcher: Watcher, visit: Visit) -> View:
     return View(
         template="reset.html",
         name=group.name,
-        tables=() if plan is None else (_table(plan),),
+        # No broker knows what members in BROADCASTING have consumed.
+        tables=()
+        if plan is None
+        else (_table(plan, is_known=not group.view.snapshot.is_broadcasting),),
         news=None,
         context={
             "group": group.name,
@@ -72,7 +75,7 @@ def _read_target(text: str) -> Target:
     )
 
 
-def _table(plan: ResetPlan) -> PageTable:
+def _table(plan: ResetPlan, *, is_known: bool) -> PageTable:
     return PageTable(
         name="reset",
         title="What the move would do",
@@ -87,12 +90,18 @@ def _table(plan: ResetPlan) -> PageTable:
         rows=[
             [
                 Cell(spell_queue(each.queue)),
-                Cell(each.before),
+                Cell(each.before if is_known else None),
                 Cell(each.after),
                 Cell(each.end),
-                Cell(max(0, each.skipped), tone="bad" if each.skipped > 0 else ""),
-                Cell(max(0, -each.skipped), tone="warn" if each.skipped < 0 else ""),
+                *(_counts(each.skipped) if is_known else (Cell(None), Cell(None))),
             ]
             for each in plan.queues
         ],
+    )
+
+
+def _counts(skipped: int) -> tuple[Cell, Cell]:
+    return (
+        Cell(max(0, skipped), tone="bad" if skipped > 0 else ""),
+        Cell(max(0, -skipped), tone="warn" if skipped < 0 else ""),
     )
