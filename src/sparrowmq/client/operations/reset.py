@@ -169,14 +169,7 @@ def plan_reset(
         topic=topic,
         target=target,
         queues=tuple(
-            QueueReset(
-                lag.queue,
-                lag.committed_offset,
-                offset,
-                first,
-                lag.max_offset,
-                _count_acknowledged(lag, first),
-            )
+            _change_of(lag, offset, first)
             for lag, offset, first in zip(chosen, offsets, firsts, strict=True)
         ),
         members=tuple(sorted(members)),
@@ -227,10 +220,11 @@ def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     yield from gather(requests, name=f"reset of {plan.group}")
 
 
-def _count_acknowledged(lag: QueueLag, first: int) -> int:
-    """Return the messages beyond a queue's committed offset that its lag leaves out."""
+def _change_of(lag: QueueLag, after: int, first: int) -> QueueReset:
     begin = first if lag.committed_offset is None else lag.committed_offset
-    return max(0, lag.max_offset - begin - lag.lag)
+    # A group's lag leaves out what consumers by message have acknowledged.
+    acknowledged = max(0, lag.max_offset - begin - lag.lag)
+    return QueueReset(lag.queue, lag.committed_offset, after, first, lag.max_offset, acknowledged)
 
 
 def _target_offset(
