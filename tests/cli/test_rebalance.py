@@ -246,6 +246,8 @@ def test_healthy_group_passes(stage: Stage) -> None:
         (["doctor", "GID_present", "--interval", "-1"], 2, "interval"),
         (["simulate", "--strategy", "sticki"], 2, "did you mean sticky?"),
         (["simulate", "--events", "joim"], 2, "did you mean join?"),
+        (["simulate", "--workload", "all", "--duplicate-id"], 2, "leave out --workload"),
+        (["simulate", "--workload", "all", "--events", "join"], 2, "leave out --workload"),
         (["simulate", "--events", "leave:7"], 2, "the group has 3 members then"),
         (["simulate", "--queues", "0"], 2, "--queues is 0; it must be from 1 to 10000\n"),
         (

@@ -67,6 +67,8 @@ GROUPS_MAX = 500
 
 # The numbers of a simulation, and their options.
 _PLAN_OPTIONS = {name: name for name in ("queues", "members", "brokers", "rooms", "events")}
+# The defaults of the options that simulate joins alone: strategy, events, brokers, rooms and twins.
+_JOIN_DEFAULTS = ("AVG", "join,leave", 1, 1, False)
 
 rebalance = make_group("Show the owners of a group's queues, the reason, and what is wrong.")
 
@@ -403,6 +405,11 @@ def simulate(
     """
     with reporting_errors(), naming_options(_PLAN_OPTIONS):
         if workload:
+            if (strategy, events, brokers, rooms, duplicate_id) != _JOIN_DEFAULTS:
+                raise UsageError(
+                    "--strategy, --events, --brokers, --rooms and --duplicate-id are for joins; "
+                    "leave out --workload"
+                )
             _simulate_workloads(workload, queues, members, as_json=as_json)
             return
         plan = Plan(
