@@ -118,6 +118,19 @@ def test_r01_counts_an_id_that_a_broker_lists_without_its_connections(seen_group
     assert "connections from an unknown address" in group.findings()["R01"].evidence[0]
 
 
+def test_r01_takes_shares_from_the_broker_that_lists_most_members(seen_group: Group) -> None:
+    twin, other, last = "10.0.0.1@1", "10.0.0.2@1", "10.0.0.3@1"
+    group = seen_group([twin, twin, other, last], brokers=("broker-a", "broker-b"), queues=4)
+    # The last member's heartbeat has not come to this broker yet.
+    group.listing("broker-a", [twin, twin, other])
+
+    found = group.findings()["R01"]
+
+    assert set(found.unowned) & set(found.double) == set()
+    assert found.double == queues(0, 1)
+    assert found.unowned == queues(2, 3)
+
+
 def test_r01_is_a_warning_while_it_may_be_a_member_that_reconnects(seen_group: Group) -> None:
     group = seen_group()
     group.listing("broker-a", ["10.0.0.1@1"] * 2, before=["10.0.0.1@1"])

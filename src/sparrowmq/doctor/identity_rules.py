@@ -192,22 +192,24 @@ def _effects(
         return (), ()
     shares: dict[tuple[str, ...], tuple[Shares, Shares]] = {}
     for topic in view.snapshot.topics:
-        for broker in views_of(view.snapshot, topic):
-            cid_all = tuple(sorted_ids(broker))
-            if not any(cid_all.count(client_id) > 1 for client_id in found):
-                continue
-            if cid_all not in shares:
-                distinct = _with_distinct_ids(cid_all, frozenset(found))
-                shares[cid_all] = (
-                    allocate_all(view.snapshot, strategy, cid_all),
-                    allocate_all(view.snapshot, strategy, distinct),
-                )
-            real, apart = shares[cid_all]
-            for queue in topic.subscribe_queues:
-                if any(client_id in found for client_id in real[queue]):
-                    double[queue] = None
-                elif not real[queue] and any("\0" in client_id for client_id in apart[queue]):
-                    unowned[queue] = None
+        lists = [tuple(sorted_ids(broker)) for broker in views_of(view.snapshot, topic)]
+        lists = [cids for cids in lists if any(cids.count(client_id) > 1 for client_id in found)]
+        if not lists:
+            continue
+        # As for the owners: of lists that differ, the one with most members counts.
+        cid_all = max(lists, key=len)
+        if cid_all not in shares:
+            distinct = _with_distinct_ids(cid_all, frozenset(found))
+            shares[cid_all] = (
+                allocate_all(view.snapshot, strategy, cid_all),
+                allocate_all(view.snapshot, strategy, distinct),
+            )
+        real, apart = shares[cid_all]
+        for queue in topic.subscribe_queues:
+            if any(client_id in found for client_id in real[queue]):
+                double[queue] = None
+            elif not real[queue] and any("\0" in client_id for client_id in apart[queue]):
+                unowned[queue] = None
     return tuple(unowned), tuple(double)
 
 
