@@ -17,6 +17,7 @@ from sparrowmq.client.operations.reset import (
     plan_reset,
 )
 from sparrowmq.client.route_cache import TopicRoute
+from sparrowmq.errors import UsageError
 from sparrowmq.protocol.bodies import (
     BrokerData,
     ClusterInfo,
@@ -85,6 +86,11 @@ def test_with_members_brokers_tell_them_once_every_queue_has_an_offset() -> None
 )
 def test_what_a_broker_is_told(target: Target, timestamp: int | None) -> None:
     assert timestamp == target.broker_timestamp
+
+
+def test_a_time_that_means_the_end_to_brokers_is_refused() -> None:
+    with pytest.raises(UsageError, match="to skip all messages, go on at latest"):
+        Target(timestamp_ms=-1)
 
 
 @pytest.mark.parametrize(

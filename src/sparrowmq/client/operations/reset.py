@@ -59,6 +59,12 @@ class Target:
             raise UsageError(
                 'say where to go on: to="earliest", to="latest", a timestamp_ms, or an offset'
             )
+        if (self.timestamp_ms or 0) < 0:
+            # RocketMQ's tools take -1 for the end.
+            raise UsageError(
+                "the time to go on at lies before 1970; to skip all messages, go on at latest, and "
+                "to get all, at earliest"
+            )
 
     @property
     def broker_timestamp(self) -> int | None:
