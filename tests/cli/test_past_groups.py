@@ -235,3 +235,14 @@ def test_greatest_lag_is_that_of_the_worst_look_and_not_of_the_last(tmp_path: Pa
 
     assert found["lag_max"] == 9
     assert found["lag_max_timestamp_ms"] == (begun_ms + SAMPLE_MS) // SAMPLE_MS * SAMPLE_MS
+
+
+def test_a_broadcasting_group_has_no_greatest_lag(tmp_path: Path) -> None:
+    with closing(History(tmp_path / FILE_NAME, CLUSTER)) as history:
+        history.note("G", view_at(timestamp_ms() - 60_000, OF_A, lag=3, is_broadcasting=True), None)
+    past = ("rebalance", "doctor", "G", "--since", "1h", "--data", str(tmp_path))
+
+    found = SMQ.json(*past)
+
+    assert (found["lag_max"], found["lag_max_timestamp_ms"]) == (None, None)
+    assert "greatest lag" not in SMQ(*past).stdout

@@ -44,7 +44,7 @@ class PastGroup:
     Args:
         watched: the times in which the page looked, as (start, end), the oldest first.
         rebalances: the oldest first.
-        worst: the sample with the greatest lag; None without samples.
+        worst: the sample with the greatest lag; None if no lag is known.
         last_ms: the last look at the group, which may be before the time; None if there is none.
     """
 
@@ -103,7 +103,11 @@ def _read(history: History, name: str, *, since_ms: int, until_ms: int) -> PastG
         until_ms=until_ms,
         watched=watched,
         rebalances=list_rebalances(seen, until_ms=until_ms, offsets={})[::-1],
-        worst=max(samples, key=lambda sample: sample.lag, default=None),
+        worst=max(
+            (sample for sample in samples if sample.lag is not None),
+            key=lambda sample: sample.lag or 0,
+            default=None,
+        ),
         last_ms=last[-1][1] if last else None,
     )
 

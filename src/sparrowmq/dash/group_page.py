@@ -274,7 +274,7 @@ class _Chart:
 
     def draw_bars(self, words: Words) -> list[BarChart]:
         """Draw the lag, and the messages a second in and out."""
-        lags = [TimeBar(s.at_ms, s.lag, bool(s.unowned or s.double)) for s in self._samples]
+        lags = [TimeBar(s.at_ms, s.lag or 0, bool(s.unowned or s.double)) for s in self._samples]
         ins = [TimeBar(s.at_ms, s.in_per_s) for s in self._rates]
         outs = [TimeBar(s.at_ms, s.out_per_s) for s in self._rates]
         fastest = max((bar.value for bar in (*ins, *outs)), default=0)

@@ -59,10 +59,13 @@ CREATE TABLE IF NOT EXISTS member (cluster TEXT, grp TEXT, client_id TEXT, numbe
 
 
 class LagSample(NamedTuple):
-    """A group's lag, queues in trouble and members at a time."""
+    """A group's lag, queues in trouble and members at a time.
+
+    The lag is None if it was unknown, as for BROADCASTING members.
+    """
 
     at_ms: int
-    lag: int
+    lag: int | None
     unowned: int
     double: int
     members: int
@@ -169,7 +172,7 @@ class History:
             "INSERT INTO sample VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
             group,
             view.timestamp_ms,
-            view.known_lag or 0,
+            view.known_lag,
             view.unowned,
             view.double,
             view.members.total(),
