@@ -141,6 +141,19 @@ def test_stream_writes_what_the_batch_job_does_whatever_is_killed(
     assert set(read_tables(spark, str(out))) == {"deliveries", "duplicates", "events", "missing"}
 
 
+def test_a_first_batch_whose_plan_a_full_disk_cut_off_is_planned_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed(tmp_path / "in", 0, [entry(float(n), "a", 0, n) for n in range(5)])
+    out, offsets = tmp_path / "out", tmp_path / "out" / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.96880805-4d9e-40d2-9fed-249ecb406a3b.tmp").touch()
+
+    watch_duplicates(stream(spark, tmp_path / "in"), str(out), delay_s=0)
+
+    assert len(rows_of(out, "deliveries", "queueOffset")) == 5
+
+
 @pytest.mark.long
 def test_command_follows_until_a_signal_and_reports(spark: SparkSession, tmp_path: Path) -> None:
     consumed, out = tmp_path / "in", tmp_path / "out"

@@ -94,10 +94,14 @@ def watch_duplicates(
         should_stop: called twice a second; True stops the query.
     """
     root = out.rstrip("/")
+    files, checkpoint = Files(entries.sparkSession, root), f"{root}/checkpoint"
+    if not any(entry.name.isdigit() for entry in files.list(f"{checkpoint}/offsets")):
+        # What a full disk leaves of the first batch's plan Spark would refuse for ever.
+        files.remove(checkpoint)
     run_query(
         entries.withColumn(_NOW, F.current_timestamp()),
         _Judge(root, timedelta(seconds=delay_s), read_events, on_batch),
-        checkpoint=f"{root}/checkpoint",
+        checkpoint=checkpoint,
         interval_s=interval_s,
         should_stop=should_stop,
         listener=listener,
