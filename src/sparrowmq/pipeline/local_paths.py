@@ -25,6 +25,9 @@ def check_paths(out: str, inputs: Iterable[str]) -> None:
         # `Path.exists` raises an error for a path that the system refuses.
         if not _LEFT_TO_SPARK.match(path) and not os.path.exists(path):
             raise ConfigError(f"cannot read {path}: there is no such file or directory")
+    if not out.strip():
+        # As of a shell's variable that is not set: the tables would be in the root directory.
+        raise ConfigError("cannot write the output: its directory is an empty text; name one")
     if _LEFT_TO_SPARK.match(out):
         return
     wanted = Path(out).absolute()
