@@ -205,6 +205,24 @@ def test_message_trace_in_javas_format_tells_the_same(spark: SparkSession) -> No
     assert [(row["msgId"], row["state"]) for row in missing.collect()] == [("M2", "pending")]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"consumed": "deliveries"},
+        {"consumed": "deliveries/batchId=0/"},
+        {"consumed": "c.jsonl", "events": "./events"},
+        {"consumed": "c.jsonl", "produced": "link/missing/*.parquet"},
+    ],
+)
+def test_an_input_in_a_table_of_the_job_is_refused(tmp_path: Path, given: dict[str, str]) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    inputs = {name: f"{tmp_path}/{path}" for name, path in given.items()}
+
+    with pytest.raises(ConfigError, match="a table that this job replaces"):
+        DuplicatesSettings(out=f"{tmp_path}/", **inputs)  # type: ignore[arg-type]
+    assert DuplicatesSettings(out=f"{tmp_path}/out", **inputs)  # type: ignore[arg-type]
+
+
 def test_records_must_name_messages(spark: SparkSession, tmp_path: Path) -> None:
     line = {"consumerGroup": "G", "clientId": "a", "consumedTimestamp": "2026-01-01T12:00:00Z"}
     (tmp_path / "consumed.jsonl").write_text(json.dumps(line))

@@ -13,8 +13,15 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.pipeline.duplicates import judging, records
-from sparrowmq.pipeline.duplicates.stream import DELAY_S, Progress, read_tables, watch_duplicates
+from sparrowmq.pipeline.duplicates.stream import (
+    DELAY_S,
+    TABLES,
+    Progress,
+    read_tables,
+    watch_duplicates,
+)
 from sparrowmq.pipeline.input_tables import collect_as
+from sparrowmq.pipeline.local_paths import check_apart
 from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.running_query import check_seconds, never
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
@@ -40,8 +47,9 @@ class DuplicatesSettings:
             ends the run once it has read all present ones.
         delay_s: the age at which a run that follows judges a delivery.
 
-    Raises: ConfigError if the settings contradict each other, a time is longer than a year, or
-        there is no such name server or topic by its form.
+    Raises: ConfigError if the settings contradict each other, an input is in a table that the job
+        replaces, a time is longer than a year, or there is no such name server or topic by its
+        form.
     """
 
     out: str
@@ -58,6 +66,7 @@ class DuplicatesSettings:
             raise ConfigError("give either consumed records or a trace, as host:port")
         if self.trace is not None and self.produced is not None:
             raise ConfigError("a trace has what was produced itself; leave it out")
+        check_apart(self.inputs, (f"{self.out.rstrip('/')}/{name}" for name in TABLES))
         check_seconds("follow_interval_s", self.follow_interval_s)
         check_seconds("delay_s", self.delay_s)
         if self.follow_interval_s is not None and self.produced is not None:
