@@ -17,6 +17,7 @@ from sparrowmq.pipeline.duplicates.stream import (
     DELAY_S,
     TABLES,
     Progress,
+    is_followed,
     read_tables,
     watch_duplicates,
 )
@@ -182,8 +183,9 @@ def run(
 
     Entries of a trace that cannot be read are left out, and counted in the log or by `on_batch`.
 
-    Raises: ConfigError if an input table does not exist or has other columns, or if a record has no
-        group, member or time.
+    Raises: ConfigError if an input table does not exist or has other columns, if a record has no
+        group, member or time, or if the directory of the output has tables of a run that follows
+        and this one does not, or the other way round.
     """
     if settings.trace is not None:
         register(session)
@@ -225,6 +227,11 @@ def _follow(
 
 def _run_once(session: SparkSession, settings: DuplicatesSettings) -> DuplicatesResult:
     root = settings.out.rstrip("/")
+    if is_followed(session, settings.out):
+        raise ConfigError(
+            f"{settings.out} is of a run that follows, whose tables would be replaced; choose "
+            f"another directory, or follow"
+        )
     produced: DataFrame | None = None
     if settings.trace is not None:
         consumed, produced = records.read_trace(session, settings.trace, settings.trace_topic)
