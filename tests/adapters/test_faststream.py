@@ -438,6 +438,34 @@ async def test_a_test_broker_runs_handlers_without_a_cluster() -> None:
         assert await reply.decode() == "posted 3"
 
 
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ("x", {"keys": "order-1"}),
+        ("x", {"keys": ("a b",)}),
+        ("x", {"headers": {"KEYS": "order-1"}}),
+        ("x", {"headers": {"tags": "a || b"}}),
+        (b"", {}),
+    ],
+)
+async def test_a_message_that_no_cluster_takes_is_refused_by_the_test_broker_too(
+    cluster: InProcessCluster, body: Any, fields: dict[str, Any]
+) -> None:
+    cluster.create_topic("refused", 1)
+    real = RocketBroker(cluster.name_server)
+    real.subscriber("refused", group="GID_refused")(print)
+    async with real:
+        with pytest.raises(UsageError) as expected:
+            await real.publish(body, "refused", **fields)
+    async with TestRocketBroker(real) as tested:
+        with pytest.raises(UsageError) as caught:
+            await tested.publish(body, "refused", **fields)
+        with pytest.raises(UsageError):
+            await tested.publish_batch(body, topic="refused", **fields)
+
+    assert str(caught.value) == str(expected.value)
+
+
 async def test_stopped_broker_leaves_no_client_open_and_may_start_again(
     cluster: InProcessCluster,
 ) -> None:

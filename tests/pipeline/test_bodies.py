@@ -87,6 +87,18 @@ def test_a_json_schema_becomes_columns_and_required_fields() -> None:
             '{"properties": {"a": {"type": "object", "properties": {"c": {}}, "required": ["b"]}}}',
             r"requires 'b' at \$.a, which is not a property",
         ),
+        (
+            '{"properties": {"a": {"type": "object", "required": ["b"]}}}',
+            r"requires 'b' at \$.a, which is not a property",
+        ),
+        (
+            '{"properties": {"a": {"type": ["string", "null"]}}, "required": ["a"]}',
+            r"requires 'a' at \$ and lets it be null, which cannot be checked",
+        ),
+        (
+            '{"properties": {"a": {"type": "object", "properties": {"b\\"c": {}}}}}',
+            r"column 'a.b\"c' of the schema: a name with a quote",
+        ),
     ],
 )
 def test_what_cannot_be_checked_is_refused(schema: str, message: str) -> None:

@@ -205,12 +205,53 @@ def test_message_trace_in_javas_format_tells_the_same(spark: SparkSession) -> No
     assert [(row["msgId"], row["state"]) for row in missing.collect()] == [("M2", "pending")]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"consumed": "deliveries"},
+        {"consumed": "deliveries/batchId=0/"},
+        {"consumed": "c.jsonl", "events": "./events"},
+        {"consumed": "c.jsonl", "produced": "link/missing/*.parquet"},
+    ],
+)
+def test_an_input_in_a_table_of_the_job_is_refused(tmp_path: Path, given: dict[str, str]) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    inputs = {name: f"{tmp_path}/{path}" for name, path in given.items()}
+
+    with pytest.raises(ConfigError, match="a table that this job replaces"):
+        DuplicatesSettings(out=f"{tmp_path}/", **inputs)  # type: ignore[arg-type]
+    assert DuplicatesSettings(out=f"{tmp_path}/out", **inputs)  # type: ignore[arg-type]
+
+
 def test_records_must_name_messages(spark: SparkSession, tmp_path: Path) -> None:
     line = {"consumerGroup": "G", "clientId": "a", "consumedTimestamp": "2026-01-01T12:00:00Z"}
     (tmp_path / "consumed.jsonl").write_text(json.dumps(line))
 
     with pytest.raises(ConfigError, match="neither queueOffset"):
         records.read_records(spark, f"{tmp_path}/consumed.jsonl")
+
+
+@pytest.mark.parametrize("unknown", ["topic", "brokerName", "queueId"])
+def test_a_message_without_its_whole_place_is_known_by_its_id_alone(
+    spark: SparkSession, tmp_path: Path, unknown: str
+) -> None:
+    path = tmp_path / "consumed.jsonl"
+    place = {"topic": "T", "brokerName": "b", "queueId": 0, "queueOffset": 7}
+    known = {name: value for name, value in place.items() if name != unknown}
+    lines = [
+        {"consumerGroup": "G", "clientId": client_id, "consumedTimestamp": at, **known}
+        for client_id, at in (("a", "2026-01-01T12:00:00Z"), ("b", "2026-01-01T13:00:00Z"))
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+
+    with pytest.raises(ConfigError, match="neither queueOffset"):
+        records.read_records(spark, f"{path}")
+    path.write_text("\n".join(json.dumps(line | {"msgId": line["clientId"]}) for line in lines))
+    found = records.read_records(spark, f"{path}")
+
+    assert {row.messageKey for row in found.collect()} == {"a", "b"}
+    # The two may be of two queues.
+    assert judging.find_events(found).isEmpty()
 
 
 @pytest.mark.parametrize("missing", ["consumerGroup", "clientId", "consumedTimestamp"])

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +24,8 @@ from typer.testing import CliRunner
 from local_files import LocalFiles
 from signals import send_when_handled
 from sparrowmq.cli.main import build_app
-from sparrowmq.errors import UsageError
-from sparrowmq.pipeline.duplicates import judging, records
+from sparrowmq.errors import ConfigError, UsageError
+from sparrowmq.pipeline.duplicates import DuplicatesSettings, judging, records, run
 from sparrowmq.pipeline.duplicates.stream import Progress, _Judge, read_tables, watch_duplicates
 from sparrowmq.spark.lag_listener import LagListener
 from waiting import wait_until
@@ -139,6 +140,37 @@ def test_stream_writes_what_the_batch_job_does_whatever_is_killed(
     assert [progress.batch_id for progress in seen] == [0, 1, 1, 2, 3]
     assert len(list((out / "state").glob("batchId=*"))) == 2
     assert set(read_tables(spark, str(out))) == {"deliveries", "duplicates", "events", "missing"}
+
+
+def test_a_run_that_follows_and_one_that_does_not_share_no_directory(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed(tmp_path / "in", 0, [entry(float(n), "a", 0, n) for n in range(5)])
+    once = DuplicatesSettings(consumed=f"{tmp_path}/in/*.jsonl", out=f"{tmp_path}/once")
+    followed = replace(once, out=f"{tmp_path}/followed", follow_interval_s=0.1, delay_s=0.0)
+    run(spark, once)
+    watch_duplicates(stream(spark, tmp_path / "in"), followed.out, delay_s=0)
+
+    with pytest.raises(ConfigError, match="its rows would be there twice"):
+        run(spark, replace(followed, out=once.out))
+    with pytest.raises(ConfigError, match="whose tables would be replaced"):
+        run(spark, replace(once, out=followed.out))
+
+    for settings in (once, followed):
+        assert len(rows_of(Path(settings.out), "deliveries", "queueOffset")) == 5
+
+
+def test_a_first_batch_whose_plan_a_full_disk_cut_off_is_planned_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed(tmp_path / "in", 0, [entry(float(n), "a", 0, n) for n in range(5)])
+    out, offsets = tmp_path / "out", tmp_path / "out" / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.96880805-4d9e-40d2-9fed-249ecb406a3b.tmp").touch()
+
+    watch_duplicates(stream(spark, tmp_path / "in"), str(out), delay_s=0)
+
+    assert len(rows_of(out, "deliveries", "queueOffset")) == 5
 
 
 @pytest.mark.long

@@ -17,6 +17,12 @@ def test_an_output_below_a_file_is_refused(tmp_path: Path) -> None:
             check_paths(str(tmp_path / out), ())
 
 
+@pytest.mark.parametrize("out", ["", " "])
+def test_an_output_without_a_name_is_refused(out: str) -> None:
+    with pytest.raises(ConfigError, match="its directory is an empty text"):
+        check_paths(out, ())
+
+
 def test_a_directory_that_may_not_be_written_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,13 @@ def test_a_name_that_stands_twice_is_refused() -> None:
     assert parse_schema("a INT, A INT")
 
 
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", "\x1f"])
+def test_a_name_that_json_escapes_is_refused(name: str) -> None:
+    for text in (f"id INT, a STRUCT<`{name}`: INT>", json.dumps(parse_ddl(f"`{name}` INT"))):
+        with pytest.raises(ConfigError, match="with a quote, a backslash or a control character"):
+            parse_schema(text)
+
+
 def test_each_type_has_a_reader() -> None:
     assert {*_INTEGERS, *_TYPES} == set(TYPES)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from io import StringIO
@@ -27,9 +27,18 @@ if TYPE_CHECKING:
 else:
     FakeCluster = Any
 
+PUSHING = "spark.sql.python.filterPushdown.enabled"
 HOUR_MS = 3_600_000
 QUEUES = 2
 DAYS = 10
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, which passes conditions to the source."""
+    spark.conf.set(PUSHING, "true")
+    yield spark
+    spark.conf.unset(PUSHING)
 
 
 @pytest.fixture
@@ -64,8 +73,8 @@ def plan_of(frame: DataFrame) -> str:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_day_of_a_topic_is_read_as_a_day(spark: SparkSession, filled: FakeCluster) -> None:
-    day = load(spark, filled).where(
+def test_a_day_of_a_topic_is_read_as_a_day(pushing: SparkSession, filled: FakeCluster) -> None:
+    day = load(pushing, filled).where(
         f"topic = 'orders' AND storeTimestamp >= '{stored_at(filled, 3)}' "
         f"AND storeTimestamp < '{stored_at(filled, 4)}'"
     )
@@ -87,9 +96,9 @@ def test_a_day_of_a_topic_is_read_as_a_day(spark: SparkSession, filled: FakeClus
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_conditions_give_the_rows_that_spark_itself_would_choose(
-    spark: SparkSession, filled: FakeCluster
+    pushing: SparkSession, filled: FakeCluster
 ) -> None:
-    frame = load(spark, filled)
+    frame = load(pushing, filled)
     everything = [row.asDict() for row in frame.collect()]
     conditions: dict[str, Callable[[dict[str, Any]], bool]] = {
         "topic IN ('other', 'nowhere')": lambda row: row["topic"] == "other",
@@ -111,7 +120,7 @@ def test_conditions_give_the_rows_that_spark_itself_would_choose(
     plan = plan_of(frame.where("tags = 'tag1' AND queueId = 1 AND length(keys) > 3"))
     assert "EqualTo(tags,tag1)" in plan
     assert "EqualTo(queueId,1)" in plan
-    counted = load(spark, filled, subExpression="tag1 || tag2").where("tags IN ('tag2', 'tag0')")
+    counted = load(pushing, filled, subExpression="tag1 || tag2").where("tags IN ('tag2', 'tag0')")
     assert {row.tags for row in counted.select("tags").distinct().collect()} == {"tag2"}
 
 
@@ -122,18 +131,22 @@ def place_of(row: dict[str, Any]) -> tuple[Any, ...]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_session_that_passes_no_conditions_gives_the_same_rows(
+def test_a_frame_and_a_view_have_all_rows_after_and_beside_a_query_with_conditions(
     spark: SparkSession, filled: FakeCluster
 ) -> None:
-    name = "spark.sql.python.filterPushdown.enabled"
-    spark.conf.set(name, "false")
-    try:
-        found = load(spark, filled).where("queueOffset < 3 AND topic = 'orders'")
+    count = 2 * QUEUES * DAYS * 24
+    frame = load(spark, filled)
+    frame.createOrReplaceTempView("messages")
+    first, second = frame.where("queueOffset < 3"), frame.where("queueOffset >= 3")
 
-        assert found.count() == 3 * QUEUES
-        assert "EqualTo(topic" not in plan_of(found)
-    finally:
-        spark.conf.set(name, "true")
+    assert first.count() == 3 * 2 * QUEUES
+    assert frame.count() == count
+    assert {row.queueOffset for row in first.union(second).select("queueOffset").collect()} == set(
+        range(DAYS * 24)
+    )
+    assert spark.sql("SELECT * FROM messages WHERE topic = 'orders'").count() == count // 2
+    assert spark.sql("SELECT * FROM messages").count() == count
+    assert "EqualTo(topic" not in plan_of(frame.where("topic = 'orders'"))
 
 
 def test_the_reader_takes_conditions_on_places_and_leaves_others_to_spark() -> None:

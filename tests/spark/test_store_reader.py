@@ -237,6 +237,21 @@ def test_fillers_before_a_queues_first_message_are_no_messages(small_store: Path
     assert StoreFiles(str(small_store)).queue("F", 0).bounds == (2, 3, None)
 
 
+def test_files_of_other_programs_are_passed_over_as_by_the_broker(small_store: Path) -> None:
+    rows = offline(small_store, topicPattern=".*")
+    queues = small_store / "consumequeue"
+    for path in (queues, queues / "T", queues / "T" / "0", small_store / "commitlog"):
+        (path / ".DS_Store").touch()
+    (queues / "T" / "notes.txt").touch()
+    (queues / "T" / "0" / "notes.txt").touch()
+
+    assert offline(small_store, topicPattern=".*") == rows
+    # The broker refuses it in the log, too.
+    (small_store / "commitlog" / "notes.txt").touch()
+    with pytest.raises(RocketMQError, match=r"notes\.txt is not a file of a store; move it"):
+        offline(small_store, topic="T")
+
+
 def test_a_file_that_its_file_system_gives_in_parts_is_read_whole(tmp_path: Path) -> None:
     symbols = Path("/proc/kallsyms")
     if not symbols.exists():

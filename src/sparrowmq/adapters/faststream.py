@@ -56,9 +56,10 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import BrokerSpec, Operation, PublisherSpec, SubscriberSpec
 from faststream.specification.schema import Message as MessageSpec
 
-from sparrowmq.client.config import KINDS, PUSH, ClientConfig, ClientKind
+from sparrowmq.client.config import KINDS, PUSH, ClientConfig, ClientKind, ProducerConfig
 from sparrowmq.client.faces.aio import AsyncProducer, AsyncPushConsumer
 from sparrowmq.client.faces.aio_admin import AsyncAdmin
+from sparrowmq.client.outgoing import check_and_encode, check_batch, check_sendable_topic
 from sparrowmq.errors import SendFailed, SparrowError, UsageError
 from sparrowmq.model import (
     ConsumeContext,
@@ -87,6 +88,8 @@ TAGS, SHARDING_KEY = "tags", "sharding_key"
 NACK_DELAY = timedelta(seconds=1)
 # As of `AsyncProducer.request`.
 REPLY_TIMEOUT_S = 3.0
+# The limits of a message in a test.
+_CHECKED = ProducerConfig(group="GID_of_a_test", client_id="test")
 _NO_REJECT_IN_ORDER = (
     "with orderly=True a failed message holds its queue and cannot become a dead letter at once; "
     "use AckPolicy.NACK_ON_ERROR or NackMessage, and max_reconsume_times=n for a dead letter after "
@@ -241,7 +244,8 @@ class RocketCommand(BatchPublishCommand):
         **fields: Any,
     ) -> None:
         super().__init__(*bodies, **fields)
-        self.keys, self.delay, self.timeout = tuple(keys), delay, timeout
+        # `Message` refuses a text, whose letters a tuple would have as keys.
+        self.keys, self.delay, self.timeout = keys, delay, timeout
 
 
 class RocketResponse(Response):
@@ -698,7 +702,10 @@ class TestRocketBroker(TestBroker[RocketBroker, Any], broker=RocketBroker):
 
 
 class _HandingClient:
-    """Hands messages to the subscribers of brokers, in the place of an `AsyncProducer`."""
+    """Hands messages to the subscribers of brokers, in the place of an `AsyncProducer`.
+
+    It refuses what a producer would: a test must not pass with messages that no cluster takes.
+    """
 
     def __init__(self, brokers: Sequence[RocketBroker]) -> None:
         self._brokers = brokers
@@ -711,6 +718,7 @@ class _HandingClient:
         return SendResult(SendStatus.SEND_OK, came.msg_id, "", came.queue, came.queue_offset)
 
     async def send_batch(self, messages: Sequence[Message]) -> SendResult:
+        check_batch(messages)
         results = [await self.send(message) for message in messages]
         return results[0]
 
@@ -730,6 +738,8 @@ class _HandingClient:
         )
 
     def _store(self, message: Message, marks: Mapping[str, str] | None = None) -> MessageExt:
+        check_sendable_topic(message.topic)
+        check_and_encode(message, "", config=_CHECKED, has_timer=message.delay is not None)
         self._count += 1
         own = {
             PROPERTY_TAGS: message.tags,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sparrowmq.errors import ConfigError
 
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")
 _LEFT_TO_SPARK = re.compile(r"[A-Za-z][\w+.-]*:|.*[*?\[{]", re.DOTALL)
 
 
@@ -25,6 +26,9 @@ def check_paths(out: str, inputs: Iterable[str]) -> None:
         # `Path.exists` raises an error for a path that the system refuses.
         if not _LEFT_TO_SPARK.match(path) and not os.path.exists(path):
             raise ConfigError(f"cannot read {path}: there is no such file or directory")
+    if not out.strip():
+        # As of a shell's variable that is not set: the tables would be in the root directory.
+        raise ConfigError("cannot write the output: its directory is an empty text; name one")
     if _LEFT_TO_SPARK.match(out):
         return
     wanted = Path(out).absolute()
@@ -35,3 +39,24 @@ def check_paths(out: str, inputs: Iterable[str]) -> None:
         raise ConfigError(
             f"cannot write to {out}: this user may not write to {found}; choose another directory"
         )
+
+
+def check_apart(inputs: Iterable[str], tables: Iterable[str]) -> None:
+    """Check that no input is in a table that a job replaces.
+
+    Raises: ConfigError that names the input.
+    """
+    replaced = [_resolve(table) for table in tables]
+    for path in inputs:
+        found = _resolve(path)
+        for table in replaced:
+            if found == table or found.startswith(f"{table}/"):
+                raise ConfigError(
+                    f"the input {path} is in {table}, a table that this job replaces; choose "
+                    f"another directory for the output"
+                )
+
+
+def _resolve(path: str) -> str:
+    """Return a path that is equal for equal places, as far as this machine can tell."""
+    return path.rstrip("/") if _SCHEME.match(path) else os.path.realpath(path)

@@ -19,6 +19,8 @@ _TOKEN = re.compile(r"`(?:[^`]|``)+`|\w+|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|
 _NAME = re.compile(
     r"`.*`|(?!\d+(?:[lsydf]|bd|e\d+)?\b)[a-z0-9_]+", re.DOTALL | re.IGNORECASE | re.ASCII
 )
+# In JSON such a name stands in another form, by which bodies are not read.
+_ESCAPED = re.compile(r"[\"\\\x00-\x1f]")
 # The names in JSON of the types that have another one in DDL.
 _JSON_NAMES = {
     "tinyint": "byte",
@@ -192,6 +194,11 @@ def _ddl(kind: str | Mapping[str, Any], place: str) -> str:
         inner = f"{place}.{name}" if place else name
         if name in found:
             raise ConfigError(f"column {inner!r} of the schema is named twice; leave one out")
+        if _ESCAPED.search(name):
+            raise ConfigError(
+                f"column {inner!r} of the schema: a name with a quote, a backslash or a control "
+                f"character cannot be read in JSON; leave it out"
+            )
         found[name] = _ddl(each["type"], inner)
     quoted = (f"`{name.replace('`', '``')}`:{ddl}" for name, ddl in found.items())
     return f"struct<{','.join(quoted)}>"

@@ -48,11 +48,7 @@ exec {python} "$@"
 """
 
 
-# Spark passes conditions to sources in Python only if it is told to.
-_COMMON = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
-}
+_COMMON = {"spark.sql.session.timeZone": "UTC"}
 
 
 def prepare_environment(java: JavaHome | None = None) -> JavaHome:
@@ -79,7 +75,7 @@ def spark_session(
     short_lived: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start, or get, a Spark session: times in UTC, and conditions are passed to the source.
+    """Start, or get, a Spark session, with times in UTC.
 
     Args:
         app_name: the application's name.

@@ -2,7 +2,9 @@
 
 Spark passes the conditions that it joins by AND to `pushFilters` of a reader, and has EXPLAIN show
 those that the reader takes. It does so only where `spark.sql.python.filterPushdown.enabled` is
-true, and elsewhere refuses a reader that has the method. Tests: test_pushed_filters.py.
+true, and elsewhere refuses a reader that has the method. It keeps the plan with a query's last
+conditions for the frame, and gives their rows alone to whatever reads the frame without conditions,
+or beside others; so `spark_session` leaves the setting off. Tests: test_pushed_filters.py.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from msgspec import convert
 
 from sparrowmq.errors import ProtocolError, StoreError
+from sparrowmq.model.names import is_legal_name
 from sparrowmq.protocol.bodies import (
     PERM_READ,
     DataVersion,
@@ -34,6 +35,7 @@ from sparrowmq.spark.bounds import QueueBounds
 from sparrowmq.store.commit_log import COMMIT_LOG_DIRECTORY
 from sparrowmq.store.config import ENTRY_SIZE
 from sparrowmq.store.consume_queue import CONSUME_QUEUE_DIRECTORY, ENTRY, FILLER_SIZE
+from sparrowmq.store.file_series import is_position
 from sparrowmq.store.journal import find_batches
 from sparrowmq.store.storage import COPYING_PATH, unfinished_copy
 
@@ -41,6 +43,14 @@ ENTRY_TYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8"
 assert ENTRY_TYPE.itemsize == ENTRY_SIZE
 CONFIG_PATH = "config"
 TOPICS_PATH = f"{CONFIG_PATH}/topics.json"
+
+
+def _list_names(directory: Path) -> list[str]:
+    """Return the names in a directory; none if it is missing, or another program's file."""
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 class Entry(NamedTuple):
@@ -61,20 +71,20 @@ class ReadOnlySeries:
 
     Args:
         directory: the files' directory; a missing directory is a series without files.
+        passes_over: whether files of other programs may be beside them, as the broker has it too;
+            hidden ones, such as `.DS_Store`, may be everywhere.
 
     Raises: StoreError if the directory has a file that does not belong to a series.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, passes_over: bool = False) -> None:
         self._directory = directory
-        try:
-            names = sorted(os.listdir(directory))
-        except FileNotFoundError:
-            names = []
-        for name in names:
-            if len(name) != 20 or not name.isdigit():
-                raise StoreError(f"{directory / name} is not a file of a store")
-        self.bases = [int(name) for name in names]
+        self.bases: list[int] = []
+        for name in sorted(_list_names(directory)):
+            if is_position(name):
+                self.bases.append(int(name))
+            elif not passes_over and not name.startswith("."):
+                raise StoreError(f"{directory / name} is not a file of a store; move it elsewhere")
 
     def base_of(self, position: int) -> int:
         """Return the start of the file that a position lies in.
@@ -125,7 +135,7 @@ class StoredQueue:
     """
 
     def __init__(self, directory: Path, *, log_begin: int) -> None:
-        self._files = ReadOnlySeries(directory)
+        self._files = ReadOnlySeries(directory, passes_over=True)
         end = self._find_end()
         begin = self._files.bases[0] // ENTRY_SIZE if self._files.bases else 0
         first = self._first(
@@ -197,18 +207,16 @@ class StoreFiles:
 
     def topics(self) -> list[str]:
         """Return the broker's topics and the topics with messages, in order."""
-        return sorted({*self._queue_counts(), *os.listdir(self.root / CONSUME_QUEUE_DIRECTORY)})
+        names = filter(is_legal_name, os.listdir(self.root / CONSUME_QUEUE_DIRECTORY))
+        return sorted({*self._queue_counts(), *names})
 
     def queue_ids(self, topic: str) -> Iterable[int]:
         """Return the ids of a topic's readable queues; without settings, of its queues on disk."""
         count = self._queue_counts().get(topic)
         if count is not None:
             return range(count)
-        try:
-            names = os.listdir(self.root / CONSUME_QUEUE_DIRECTORY / topic)
-        except FileNotFoundError:
-            return ()
-        return sorted(int(name) for name in names if name.isdigit())
+        names = _list_names(self.root / CONSUME_QUEUE_DIRECTORY / topic)
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def queue(self, topic: str, queue_id: int) -> StoredQueue:
         """Open a queue; a queue without files is empty."""

@@ -13,8 +13,16 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from sparrowmq.errors import ConfigError
 from sparrowmq.model.names import TRACE_TOPIC
 from sparrowmq.pipeline.duplicates import judging, records
-from sparrowmq.pipeline.duplicates.stream import DELAY_S, Progress, read_tables, watch_duplicates
+from sparrowmq.pipeline.duplicates.stream import (
+    DELAY_S,
+    TABLES,
+    Progress,
+    is_followed,
+    read_tables,
+    watch_duplicates,
+)
 from sparrowmq.pipeline.input_tables import collect_as
+from sparrowmq.pipeline.local_paths import check_apart
 from sparrowmq.pipeline.parquet import write_table
 from sparrowmq.pipeline.running_query import check_seconds, never
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
@@ -40,8 +48,9 @@ class DuplicatesSettings:
             ends the run once it has read all present ones.
         delay_s: the age at which a run that follows judges a delivery.
 
-    Raises: ConfigError if the settings contradict each other, a time is longer than a year, or
-        there is no such name server or topic by its form.
+    Raises: ConfigError if the settings contradict each other, an input is in a table that the job
+        replaces, a time is longer than a year, or there is no such name server or topic by its
+        form.
     """
 
     out: str
@@ -58,6 +67,7 @@ class DuplicatesSettings:
             raise ConfigError("give either consumed records or a trace, as host:port")
         if self.trace is not None and self.produced is not None:
             raise ConfigError("a trace has what was produced itself; leave it out")
+        check_apart(self.inputs, (f"{self.out.rstrip('/')}/{name}" for name in TABLES))
         check_seconds("follow_interval_s", self.follow_interval_s)
         check_seconds("delay_s", self.delay_s)
         if self.follow_interval_s is not None and self.produced is not None:
@@ -173,8 +183,9 @@ def run(
 
     Entries of a trace that cannot be read are left out, and counted in the log or by `on_batch`.
 
-    Raises: ConfigError if an input table does not exist or has other columns, or if a record has no
-        group, member or time.
+    Raises: ConfigError if an input table does not exist or has other columns, if a record has no
+        group, member or time, or if the directory of the output has tables of a run that follows
+        and this one does not, or the other way round.
     """
     if settings.trace is not None:
         register(session)
@@ -216,6 +227,11 @@ def _follow(
 
 def _run_once(session: SparkSession, settings: DuplicatesSettings) -> DuplicatesResult:
     root = settings.out.rstrip("/")
+    if is_followed(session, settings.out):
+        raise ConfigError(
+            f"{settings.out} is of a run that follows, whose tables would be replaced; choose "
+            f"another directory, or follow"
+        )
     produced: DataFrame | None = None
     if settings.trace is not None:
         consumed, produced = records.read_trace(session, settings.trace, settings.trace_topic)

@@ -38,7 +38,7 @@ def find_events(records: DataFrame) -> DataFrame:
     of_group = Window.partitionBy("consumerGroup").orderBy("consumedTimestamp")
     since = F.col("consumedTimestamp").cast("double")
     moves = (
-        records.where("queueOffset is not null")
+        records.dropna(subset=["topic", "brokerName", "queueId", "queueOffset"])
         .withColumn("previousClientId", F.lag("clientId").over(of_queue))
         .where("previousClientId is not null and previousClientId != clientId")
         .withColumn("isNew", (since - F.lag(since).over(of_group) <= EVENT_GAP_S).eqNullSafe(True))

@@ -192,9 +192,10 @@ def split_entries(entries: DataFrame, *, what: str) -> tuple[DataFrame, DataFram
 
 def with_key(frame: DataFrame, *, what: str) -> DataFrame:
     """Add the key of each row's message. Raises: ConfigError if a row has neither place nor id."""
-    place = F.concat_ws("|", "topic", "brokerName", "queueId", "queueOffset")
-    key = F.when(F.col("queueOffset").isNotNull(), place).otherwise(F.col("msgId"))
-    keyed = frame.withColumn("messageKey", key)
+    bar = F.lit("|")
+    # Null where a part is: by the others alone, messages of other queues would be this one.
+    place = F.concat("topic", bar, "brokerName", bar, "queueId", bar, "queueOffset")
+    keyed = frame.withColumn("messageKey", F.coalesce(place, "msgId"))
     if not keyed.where("messageKey is null").isEmpty():
         raise ConfigError(
             f"{what} has rows that name no message: neither queueOffset (with topic, brokerName "

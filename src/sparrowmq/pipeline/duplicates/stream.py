@@ -30,7 +30,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from sparrowmq.errors import UsageError
+from sparrowmq.errors import ConfigError, UsageError
 from sparrowmq.pipeline.duplicates import judging
 from sparrowmq.pipeline.duplicates.records import (
     ENTRY_COLUMNS,
@@ -92,16 +92,40 @@ def watch_duplicates(
         read_events: returns the rebalance events; None finds events in the records.
         on_batch: called in the driver after each micro-batch.
         should_stop: called twice a second; True stops the query.
+
+    Raises: ConfigError if the directory has tables of a run that does not follow.
     """
     root = out.rstrip("/")
+    files, checkpoint = Files(entries.sparkSession, root), f"{root}/checkpoint"
+    _check_own(files, root)
+    if not any(entry.name.isdigit() for entry in files.list(f"{checkpoint}/offsets")):
+        # What a full disk leaves of the first batch's plan Spark would refuse for ever.
+        files.remove(checkpoint)
     run_query(
         entries.withColumn(_NOW, F.current_timestamp()),
         _Judge(root, timedelta(seconds=delay_s), read_events, on_batch),
-        checkpoint=f"{root}/checkpoint",
+        checkpoint=checkpoint,
         interval_s=interval_s,
         should_stop=should_stop,
         listener=listener,
     )
+
+
+def is_followed(session: SparkSession, out: str) -> bool:
+    """Return whether the directory is a query's."""
+    root = out.rstrip("/")
+    return Files(session, root).exists(f"{root}/checkpoint")
+
+
+def _check_own(files: Files, root: str) -> None:
+    """Check that the tables have no files beside the micro-batches, whose rows would be doubled."""
+    for name in TABLES:
+        found = files.list(f"{root}/{name}")
+        if any(not each.is_directory and each.name[:1] not in "_." for each in found):
+            raise ConfigError(
+                f"{root}/{name} is of a run that did not follow, and its rows would be there "
+                f"twice; choose another directory, or remove it"
+            )
 
 
 def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:

@@ -121,7 +121,9 @@ def parse_json_schema(schema: Mapping[str, Any]) -> BodySchema:
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties:
         raise ConfigError("the JSON Schema must describe an object: it has no 'properties'")
-    return BodySchema(_data_type({**schema, "type": "object"}, "$"))  # type: ignore[arg-type]
+    struct = _data_type({**schema, "type": "object"}, "$")
+    body_schema.fields_ddl(struct.json())
+    return BodySchema(struct)  # type: ignore[arg-type]
 
 
 def with_avro_fields(messages: DataFrame, schema: BodySchema) -> DataFrame:
@@ -222,19 +224,25 @@ def _data_type(schema: Mapping[str, Any], place: str) -> DataType:
                 f"the JSON Schema restricts 'additionalProperties' at {place}, which cannot be "
                 "checked here; leave it out"
             )
-        if properties:
-            required = schema.get("required", ())
-            unknown = [name for name in required if name not in properties]
-            if unknown:
-                raise ConfigError(
-                    f"the JSON Schema requires {unknown[0]!r} at {place}, which is not a property"
-                )
-            return t.StructType(
-                [
-                    t.StructField(n, _data_type(s, f"{place}.{n}"), n not in required)
-                    for n, s in properties.items()
-                ]
+        required = schema.get("required", ())
+        unknown = [name for name in required if name not in (properties or ())]
+        if unknown:
+            raise ConfigError(
+                f"the JSON Schema requires {unknown[0]!r} at {place}, which is not a property"
             )
+        if properties:
+            fields = [
+                t.StructField(n, _data_type(s, f"{place}.{n}"), n not in required)
+                for n, s in properties.items()
+            ]
+            nullable = [name for name in required if "null" in properties[name].get("type", ())]
+            if nullable:
+                raise ConfigError(
+                    f"the JSON Schema requires {nullable[0]!r} at {place} and lets it be null, "
+                    f"which cannot be checked here; take it out of 'required', or 'null' out of "
+                    f"its type"
+                )
+            return t.StructType(fields)
         value_type = _data_type(values, f"{place}.*") if isinstance(values, dict) else None
         return t.MapType(t.StringType(), value_type or t.StringType())
     if name == "array":
