@@ -19,7 +19,7 @@ from sparrowmq.client.operations.producers import list_producers
 from sparrowmq.dash import message_pages
 from sparrowmq.dash.message_pages import COUNT, Read, describe_body, preview, shorten
 from sparrowmq.dash.reset_page import fix_target
-from sparrowmq.errors import ConnectFailed
+from sparrowmq.errors import ConnectFailed, UsageError
 from sparrowmq.model.spelling import parse_time
 from sparrowmq.testing import EmbeddedCluster
 from steps_of_pages import eventually, read_table, words_of
@@ -387,10 +387,12 @@ def test_previews_are_one_short_line() -> None:
 
 def test_a_target_that_was_previewed_is_the_same_place_later() -> None:
     assert fix_target("latest") == "latest"
-    for text in ("30m", "12:00", "999999999d", "1970-01-01", "9999-12-31T23:59-12:00"):
+    for text in ("30m", "12:00", "1970-01-01T00:00Z", "9999-12-31T23:59-12:00"):
         fixed = fix_target(text)
         assert parse_time(fixed, now_timestamp_ms=0) == int(fixed), text
     assert fix_target("2026-01-31T12:00+08:00") == "1769832000000"
+    with pytest.raises(UsageError, match="lies before 1970"):
+        fix_target("999999999d")
 
 
 async def test_offsets_are_moved_only_after_they_were_shown_and_if_writes_are_allowed(

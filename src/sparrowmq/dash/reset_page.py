@@ -56,7 +56,7 @@ def fix_target(text: str) -> str:
     """Return a target that is the same place at the second click, when `30m` is another time."""
     at_ms = _read_target(text).timestamp_ms
     # The milliseconds that `parse_time` reads have 11 to 14 digits.
-    return text if at_ms is None else f"{min(max(0, at_ms), 10**14 - 1):011}"
+    return text if at_ms is None else f"{min(at_ms, 10**14 - 1):011}"
 
 
 async def _plan(watcher: Watcher, group: str, topic: str, target: str) -> ResetPlan:

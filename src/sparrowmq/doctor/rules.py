@@ -81,6 +81,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Q22": topic_rules.find_expired,
         "Q23": topic_rules.find_abandoned_queues,
         "Q24": flow_rules.find_waiting_retries,
+        "Q25": topic_rules.find_hidden_dead_letters,
     }
 )
 
@@ -100,6 +101,7 @@ BY_MESSAGE = frozenset(
         "Q22",
         "Q23",
         "Q24",
+        "Q25",
         "R32",
     ]
 )

@@ -1,4 +1,4 @@
-"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q19, Q21 ... Q23: topics, queues. Pure.
+"""R10, R11, R21, R22, R25, R32, Q01 ... Q05, Q16 ... Q19, Q21 ... Q23, Q25: topics, queues. Pure.
 
 Tests: test_diagnosis_queues.py.
 """
@@ -23,7 +23,7 @@ from sparrowmq.doctor.group_view import (
     member_ids,
 )
 from sparrowmq.model import MessageQueue
-from sparrowmq.model.names import retry_topic
+from sparrowmq.model.names import dlq_topic, retry_topic
 from sparrowmq.strategies.registry import find_named
 from sparrowmq.words import Phrase, count_of, format_duration
 
@@ -609,6 +609,28 @@ def find_unreachable_brokers(view: GroupView) -> list[Finding]:
         for broker in view.snapshot.last.brokers
         if broker.failure
     ]
+
+
+def find_hidden_dead_letters(view: GroupView) -> Iterator[Finding]:
+    """Q25: access control hides the group's dead letters from who looks."""
+    brokers = [b.broker_name for b in view.snapshot.last.brokers if b.dead_letters is None]
+    if not brokers:
+        return
+    topic = dlq_topic(view.snapshot.group)
+    yield Finding(
+        rule="Q25",
+        severity=Severity.INFO,
+        title=Phrase(
+            "the group's dead letters are hidden at {brokers}",
+            brokers=count_of(len(brokers), "broker"),
+        ),
+        evidence=tuple(
+            Phrase("{broker} denies access to {topic}", broker=name, topic=topic)
+            for name in brokers
+        ),
+        consequence=Phrase("whether messages become dead letters is not seen"),
+        remedy=f"have an administrator allow topic {topic} to your access key",
+    )
 
 
 def find_disabled_group(view: GroupView) -> Iterator[Finding]:

@@ -132,6 +132,12 @@ def test_an_account_without_the_dead_letters_sees_the_rest_of_its_group(
         (("me",), "", None),
     ]
     assert seen.last.dead_letter_count is None
+    (finding,) = (each for each in diagnose(seen) if each.rule == "Q25")
+    assert (finding.severity, finding.title, finding.evidence) == (
+        Severity.INFO,
+        "the group's dead letters are hidden at 2 brokers",
+        ("broker-a denies access to %DLQ%G", "broker-b denies access to %DLQ%G"),
+    )
     console = Console(width=200)
     with console.capture() as shown:
         console.print(render_findings(examine(seen), [], ()))
