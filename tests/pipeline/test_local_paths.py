@@ -17,6 +17,13 @@ def test_an_output_below_a_file_is_refused(tmp_path: Path) -> None:
             check_paths(str(tmp_path / out), ())
 
 
+def test_a_relative_path_that_spark_takes_for_a_scheme_is_refused(tmp_path: Path) -> None:
+    for out, inputs in (("run-2026-11-30T12:00", ()), (str(tmp_path), ("a:b/c.parquet",))):
+        with pytest.raises(ConfigError, match=r"^(run-\S+|a:b\S+) has a colon in its first part"):
+            check_paths(out, inputs)
+    check_paths(str(tmp_path / "run-12:00"), ())
+
+
 @pytest.mark.parametrize("out", ["", " "])
 def test_an_output_without_a_name_is_refused(out: str) -> None:
     with pytest.raises(ConfigError, match="its directory is an empty text"):

@@ -14,6 +14,7 @@ from pathlib import Path
 from sparrowmq.errors import ConfigError
 
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")
+_RELATIVE = re.compile(r"[A-Za-z][\w+.-]*:(?!/)")
 _LEFT_TO_SPARK = re.compile(r"[A-Za-z][\w+.-]*:|.*[*?\[{]", re.DOTALL)
 
 
@@ -22,6 +23,10 @@ def check_paths(out: str, inputs: Iterable[str]) -> None:
 
     Raises: ConfigError that names the path.
     """
+    for path in (out, *inputs):
+        if _RELATIVE.match(path):
+            # As `run-12:00`: to Spark `run-12` is a scheme, which needs a whole path behind it.
+            raise ConfigError(f"{path} has a colon in its first part; give its absolute path")
     for path in inputs:
         # `Path.exists` raises an error for a path that the system refuses.
         if not _LEFT_TO_SPARK.match(path) and not os.path.exists(path):
