@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sparrowmq.errors import ConfigError
 
-_SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")
-_RELATIVE = re.compile(r"[A-Za-z][\w+.-]*:(?!/)")
-_LEFT_TO_SPARK = re.compile(r"[A-Za-z][\w+.-]*:|.*[*?\[{]", re.DOTALL)
+_SCHEME = r"[A-Za-z][\w+.-]*:"
+_RELATIVE = re.compile(_SCHEME + r"(?!/)")
+_LEFT_TO_SPARK = re.compile(_SCHEME + r"|.*[*?\[{]", re.DOTALL)
 
 
 def check_paths(out: str, inputs: Iterable[str]) -> None:
@@ -64,4 +64,4 @@ def check_apart(inputs: Iterable[str], tables: Iterable[str]) -> None:
 
 def _resolve(path: str) -> str:
     """Return a path that is equal for equal places, as far as this machine can tell."""
-    return path.rstrip("/") if _SCHEME.match(path) else os.path.realpath(path)
+    return path.rstrip("/") if re.match(_SCHEME, path) else os.path.realpath(path)

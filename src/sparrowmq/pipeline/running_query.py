@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparrowmq.errors import ConfigError
+from sparrowmq.pipeline.files import Files
 
 _POLL_S = 0.5
 
@@ -25,6 +26,15 @@ def check_seconds(name: str, seconds: float | None) -> None:
 def never() -> bool:
     """Return False: nobody stops the query."""
     return False
+
+
+def has_planned(files: Files, checkpoint: str) -> bool:
+    """Return whether a query has planned a batch.
+
+    If none has, remove the checkpoint before the query starts: what a full disk leaves of the first
+    batch's plan Spark would refuse for ever.
+    """
+    return any(entry.name.isdigit() for entry in files.list(f"{checkpoint}/offsets"))
 
 
 def run_query(

@@ -40,7 +40,7 @@ from sparrowmq.pipeline.duplicates.records import (
 from sparrowmq.pipeline.files import Files
 from sparrowmq.pipeline.input_tables import check_complete
 from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
-from sparrowmq.pipeline.running_query import never, run_query
+from sparrowmq.pipeline.running_query import has_planned, never, run_query
 
 DELAY_S = 600.0
 TABLES = ("deliveries", "duplicates", "events", "missing")
@@ -98,8 +98,7 @@ def watch_duplicates(
     root = out.rstrip("/")
     files, checkpoint = Files(entries.sparkSession, root), f"{root}/checkpoint"
     _check_own(files, root)
-    if not any(entry.name.isdigit() for entry in files.list(f"{checkpoint}/offsets")):
-        # What a full disk leaves of the first batch's plan Spark would refuse for ever.
+    if not has_planned(files, checkpoint):
         files.remove(checkpoint)
     run_query(
         entries.withColumn(_NOW, F.current_timestamp()),

@@ -55,7 +55,7 @@ from sparrowmq.pipeline.ingest.counts import (
     count_batch,
 )
 from sparrowmq.pipeline.parquet import read_parquet, write_batch_parquet
-from sparrowmq.pipeline.running_query import check_seconds, never, run_query
+from sparrowmq.pipeline.running_query import check_seconds, has_planned, never, run_query
 from sparrowmq.pipeline.task_progress import OnProgress, reporting_progress
 from sparrowmq.spark.checkpoint_offsets import encode_offsets
 from sparrowmq.spark.connection_options import CONNECTION_OPTIONS
@@ -489,8 +489,7 @@ def _claim(files: Files, settings: IngestSettings, schema: BodySchema | None) ->
                 f"{settings.out} was begun with {name} {before.get(name)!r}, and this run has "
                 f"{value!r}; choose another directory"
             )
-    planned = files.list(f"{settings.checkpoint}/offsets")
-    if "start" in before and any(entry.name.isdigit() for entry in planned):
+    if "start" in before and has_planned(files, settings.checkpoint):
         start: Mapping[str, Any] = before["start"]
         return start
     if files.list(f"{settings.root}/counts"):
@@ -500,7 +499,6 @@ def _claim(files: Files, settings: IngestSettings, schema: BodySchema | None) ->
             f"time; put it back, or choose another directory"
         )
     start = encode_offsets(QueueWatch(settings.parse_options()).first_offsets())
-    # What a full disk leaves of the first batch's plan Spark would refuse for ever.
     files.remove(settings.checkpoint)
     files.write_text(path, json.dumps({**claim, "start": start}, indent=2))
     return start
