@@ -168,7 +168,8 @@ async def test_coroutine_calls_one_by_one_tell_how_each_ended(driver: AsyncDrive
     calls = Numbers(3, 0, 2, 4)
 
     def operation() -> Any:
-        yield CallEach(listener, deque((calls,)))
+        while calls.waiting:
+            yield CallEach(listener, deque((calls,)))
 
     await driver.run(operation())
 

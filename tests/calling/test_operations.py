@@ -727,7 +727,9 @@ def test_pool_exists_only_after_a_call(driver: Harness, serve: Callable[..., Fra
 
 
 def run_each(function: Callable[..., Any], *calls: Numbers) -> Any:
-    yield CallEach(function, deque(calls))
+    waiting = deque(calls)
+    while waiting:
+        yield CallEach(function, waiting)
 
 
 def test_calls_one_by_one_tell_how_each_ended(driver: Harness) -> None:
@@ -762,7 +764,10 @@ def test_what_a_call_returned_shows_before_the_next_one_ends(driver: Harness) ->
 def test_calls_that_take_their_time_are_left_to_others(driver: Harness) -> None:
     calls = Numbers(*range(3))
 
-    driver.run(run_each(lambda _: time.sleep(2 * CALLS_MS / 1_000), calls))
+    def operation() -> Any:
+        yield CallEach(lambda _: time.sleep(2 * CALLS_MS / 1_000), deque((calls,)))
+
+    driver.run(operation())
 
     assert ([returned.number for returned in calls.returned], len(calls.waiting)) == ([0], 2)
     assert calls.returned[0].duration_ms >= CALLS_MS
