@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commands import Commands
+from foreign_member import ForeignMember
 from members import MemberProcess
 from sparrowmq import ConsumeStatus, PollConsumer, PushConsumer
 from sparrowmq.calling.effects import Operation
@@ -20,6 +21,7 @@ from sparrowmq.cli.main import build_app
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
 from sparrowmq.errors import InvokeTimeout
+from sparrowmq.protocol.bodies import ConsumerRunningInfo
 from sparrowmq.protocol.record import Record
 from sparrowmq.store import MessageStore, StoreConfig
 from sparrowmq.store.file_storage import FileStorage
@@ -282,10 +284,41 @@ def test_check_warns_of_a_topic_that_nobody_may_read(shared_cluster: EmbeddedClu
     smq("group", "reset", "GID_unread_topic", "--topic", "T_unread", "--to", "0", "--yes")
     smq("topic", "update", "T_unread", "--perm", "w", "--yes")
 
+    smq("topic", "create", "T_read", "-q", "1")
     smq("group", "update", "GID_reads_another", "--yes")
+    smq("group", "reset", "GID_reads_another", "--topic", "T_read", "--to", "0", "--yes")
 
     result = smq("check", "-g", "GID_unread_topic", "--max-disk", "100")
     other = smq("check", "-g", "GID_reads_another", "--max-disk", "100")
 
     assert (result.exit_code, other.exit_code) == (1, 0)
     assert "WARNING: T_unread: no broker lets members read topic T_unread" in result.stdout
+
+
+def test_check_sees_what_a_group_that_never_committed_leaves_waiting(
+    shared_cluster: EmbeddedCluster,
+) -> None:
+    smq = Commands(shared_cluster.name_server)
+    smq("topic", "create", "T_stuck", "-q", "2")
+    smq("send", "T_stuck", stdin="1\n2\n3\n")
+    smq("group", "update", "GID_stuck", "--yes")
+    nobody = smq("check", "-g", "GID_stuck", "--max-disk", "100")
+    # A member whose first call of the listener does not end has committed nothing.
+    member = ForeignMember(
+        shared_cluster.broker,
+        "GID_stuck",
+        "T_stuck",
+        client_id="10.0.0.1@1",
+        says=ConsumerRunningInfo(),
+    )
+    try:
+        bound = ("--max-lag", "3", "--max-disk", "100")
+        stuck = smq("check", "-g", "GID_stuck", *bound)
+        listed = {row["group"]: row["lag"] for row in smq.json("group", "ls")}
+    finally:
+        member.close()
+
+    expected = "WARNING: GID_stuck: nobody consumes, brokers know no offset of the group"
+    assert (nobody.exit_code, expected in nobody.stdout) == (1, True), nobody.stdout
+    assert (stuck.exit_code, "CRITICAL: GID_stuck: 3 messages behind" in stuck.stdout) == (2, True)
+    assert listed["GID_stuck"] == 3

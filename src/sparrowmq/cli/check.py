@@ -105,7 +105,13 @@ def check(
     chosen = _choose(seen, wanted)
     troubles = list(_find_troubles(seen, chosen, max_disk))
     for each in chosen:
-        trouble = _judge(each, warn_lag=warn_lag, max_lag=max_lag, late_ms=warn_wait * 1000)
+        trouble = _judge(
+            each,
+            warn_lag=warn_lag,
+            max_lag=max_lag,
+            late_ms=warn_wait * 1000,
+            is_wanted=bool(wanted),
+        )
         if trouble is not None:
             troubles.append(trouble)
     troubles.sort(key=lambda trouble: -trouble.health)
@@ -180,10 +186,18 @@ def _disk_trouble(broker: BrokerOverview, max_percent: int) -> str:
     return Phrase("its disk is {percent} full", percent=f"{used:.0%}")
 
 
-def _judge(group: GroupOverview, *, warn_lag: int, max_lag: int, late_ms: int) -> Trouble | None:
-    """Return the worst fault of a group, None if there is none."""
+def _judge(
+    group: GroupOverview, *, warn_lag: int, max_lag: int, late_ms: int, is_wanted: bool
+) -> Trouble | None:
+    """Return the worst fault of a group, None if there is none.
+
+    Args:
+        is_wanted: whether the group is asked for by name, so that it should have consumed by now.
+    """
     trouble = trouble_of(group, late_ms=late_ms)
     why = Phrase("{messages} behind", messages=count_of(group.lag, "message"))
+    if is_wanted and group.known_lag is None and group.member_count == 0:
+        trouble, why = Phrase("nobody consumes"), Phrase("brokers know no offset of the group")
     if trouble:
         why = Phrase("{trouble}, {behind}", trouble=trouble, behind=why)
     command = NextCommand(Phrase("more"), ("rebalance", "doctor", group.group))

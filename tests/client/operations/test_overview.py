@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,19 @@ from sparrowmq.client.operations.overview import GroupOverview, Overview, TopicP
 from sparrowmq.client.operations.waiting_messages import TOPICS_ASKED_MAX
 from sparrowmq.errors import ConnectFailed
 from sparrowmq.model import Message
+from sparrowmq.model.consuming import MessageModel
 from sparrowmq.protocol.bodies import (
     BrokerData,
+    ClientConnection,
     ClusterInfo,
-    ConsumerListBody,
+    ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,
     KVTable,
     OffsetWrapper,
     QueryConsumeTimeSpanBody,
     QueueTimeSpan,
+    SubscriptionData,
     TopicConfig,
     TopicConfigTable,
     TopicOffset,
@@ -38,7 +41,7 @@ from sparrowmq.protocol.bodies import (
 from sparrowmq.protocol.codes import RequestCode
 from sparrowmq.protocol.command import RemotingCommand, response_to
 from sparrowmq.protocol.headers import (
-    GetConsumerListByGroupRequestHeader,
+    GetConsumerConnectionListRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     decode_header,
@@ -82,12 +85,16 @@ def servers(
     members: dict[str, list[str]],
     silent: str = "",
     waits: dict[tuple[str, str, str], list[tuple[int, int]]] | None = None,
+    reads: dict[str, list[str]] | None = None,
+    broadcasting: Collection[str] = (),
 ) -> Handler:
     """Answer as a name server and the brokers of `stats`.
 
     Args:
         waits: by broker, group and topic: of each queue the store time of its first message, and
             the time that the first unconsumed one has waited.
+        reads: the topics that each group's members subscribe to.
+        broadcasting: the groups whose members consume in BROADCASTING.
     """
     info = ClusterInfo(
         broker_addr_table={
@@ -136,10 +143,18 @@ def servers(
                 ]
             )
             return response_to(request, body=encode_body(body))
-        assert request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP
-        header = decode_header(GetConsumerListByGroupRequestHeader, request.ext_fields)
-        ids = members.get(header.consumer_group, [])
-        return response_to(request, body=encode_body(ConsumerListBody(consumer_id_list=ids)))
+        assert request.code == RequestCode.GET_CONSUMER_CONNECTION_LIST
+        group = decode_header(
+            GetConsumerConnectionListRequestHeader, request.ext_fields
+        ).consumer_group
+        connections = ConsumerConnection(
+            connection_set=[ClientConnection(client_id=each) for each in members.get(group, [])],
+            subscription_table={t: SubscriptionData(topic=t) for t in (reads or {}).get(group, [])},
+            message_model=MessageModel.BROADCASTING
+            if group in broadcasting
+            else MessageModel.CLUSTERING,
+        )
+        return response_to(request, body=encode_body(connections))
 
     return answer
 
@@ -290,17 +305,65 @@ def test_an_overview_of_groups_that_are_all_late_takes_as_many_requests_as_is_sa
     stats = {name: stats_of(groups, name) for name in BROKERS}
     topics = [topic for each in groups.values() for topic in each]
     dead = [f"%DLQ%{group}" for group in groups]
-    play = Play(servers(stats, topics=[*topics, *dead], members={}, waits={}))
+    new = [f"new{number}" for number in range(9)]
+    members, reads = {group: ["a"] for group in groups}, dict.fromkeys(groups, new)
+    play = Play(
+        servers(stats, topics=[*topics, *dead, *new], members=members, waits={}, reads=reads)
+    )
     play.now_ms = 1_700_000_000_000
 
     take(play)
 
     per_broker = Counter(address for address, _ in play.requests)
-    (most,) = {per_broker[address] for address in BROKERS.values()}
+    most = max(per_broker[address] for address in BROKERS.values())
     assert f"at most {most} requests a broker" in (AsyncAdmin.overview.__doc__ or "")
     # The page asks for the names of all groups too.
     page = Path(__file__).parents[3] / "docs/howto/live-page.md"
     assert f"at most {most + 1} requests" in page.read_text()
+
+
+def test_what_members_read_and_have_not_committed_is_behind() -> None:
+    """A broker counts a topic only where the group has an offset."""
+    stats = {
+        "broker-a": stats_of({"GID_stuck": {}, "GID_half": {"t1": [(10, 4, 7_000)]}}, "broker-a"),
+        "broker-b": stats_of({"GID_stuck": {}, "GID_half": {}}, "broker-b"),
+    }
+    reads = {"GID_stuck": ["t1", "%RETRY%GID_stuck"], "GID_half": ["t1", "t2", "elsewhere"]}
+    play = Play(
+        servers(
+            stats,
+            topics=["t1", "t2", "%RETRY%GID_stuck"],
+            members={"GID_stuck": ["a"], "GID_half": ["b"]},
+            waits={("broker-b", "GID_stuck", "t1"): [(1, 90_000)]},
+            reads=reads,
+        )
+    )
+
+    seen = {group.group: group for group in take(play).groups}
+
+    # Each broker has three messages of each topic.
+    stuck, half = seen["GID_stuck"], seen["GID_half"]
+    assert [(t.topic, t.lag) for t in stuck.topics] == [("t1", 6)]
+    assert (stuck.known_lag, stuck.retry_lag) == (12, 6)
+    assert stuck.oldest_waiting == (90_000, MessageQueue("t1", "broker-b", 0))
+    assert [(t.topic, t.lag, t.max_offset) for t in half.topics] == [("t1", 9, 15), ("t2", 6, 10)]
+
+
+def test_offsets_left_behind_say_nothing_of_a_group_that_broadcasts() -> None:
+    groups = {"G": {"t": [(10, 4, 7_000)], "%RETRY%G": [(3, 1, 9)]}}
+    play = Play(
+        servers(
+            {"broker-a": stats_of(groups, "broker-a")},
+            topics=["t", "%RETRY%G"],
+            members={"G": ["a"]},
+            reads={"G": ["t"]},
+            broadcasting=["G"],
+        )
+    )
+
+    (seen,) = take(play).groups
+
+    assert (seen.members, seen.known_lag, seen.oldest_waiting) == (("a",), None, None)
 
 
 def test_a_list_of_all_groups_knows_every_groups_members_and_dead_letters() -> None:

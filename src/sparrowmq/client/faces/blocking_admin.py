@@ -295,7 +295,7 @@ class Admin:
         self._driver.run(accounts.delete_account(self._directory, access_key))
 
     def overview(self) -> Overview:
-        """Return brokers, topics and the lag of all groups, with at most 75 requests a broker.
+        """Return brokers, topics and the lag of all groups, with at most 123 requests a broker.
 
         Members and dead letters are counted for the 12 groups that need attention first.
         `group_flows` and `topic_rates` of `sparrowmq.client.operations.overview` compute rates from

@@ -2,8 +2,8 @@
 
 The number of requests does not depend on the number of topics and groups. Each broker gets three
 requests. Each of at most `GROUPS_ASKED_MAX` groups, those that need attention first, costs one more
-for its members, one for its dead letters, and one for each of a few topics with messages that may
-have waited for a while. A broker that does not answer is noted, and the overview goes on without
+for its members, one for its dead letters, one for each of a few topics with messages that may have
+waited for a while, and one for each of a few in which its members have committed nothing. A broker that does not answer is noted, and the overview goes on without
 it.
 
 Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, BrokerStatsData.
@@ -25,14 +25,22 @@ from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.brokers import runtime_info
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, look_at_groups
-from sparrowmq.client.operations.heartbeats import consumer_list, says_no_members
 from sparrowmq.client.operations.offsets import topic_offsets
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
-from sparrowmq.client.operations.snapshot import count_dead_letters
+from sparrowmq.client.operations.snapshot import (
+    Connections,
+    count_dead_letters,
+    look_at_connections,
+)
 from sparrowmq.client.operations.topics import all_topic_configs
-from sparrowmq.client.operations.waiting_messages import find_waits
-from sparrowmq.doctor.group_snapshot import LATE_MS, DeadLetterCount, add_dead_letters
+from sparrowmq.client.operations.waiting_messages import TOPICS_ASKED_MAX, find_waits
+from sparrowmq.doctor.group_snapshot import (
+    BROADCASTING,
+    LATE_MS,
+    DeadLetterCount,
+    add_dead_letters,
+)
 from sparrowmq.errors import SparrowError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.names import (
@@ -106,8 +114,8 @@ class GroupOverview:
 
     Args:
         group: the group's name.
-        topics: the group's progress in each topic with a committed offset, by name, without the
-            retry topic.
+        topics: the group's progress in each topic with a committed offset or a member that reads
+            it, by name, without the retry topic; empty of a group with BROADCASTING members.
         retry_lag: the number of failed messages that wait to come again.
         retried_at: the number of failed messages that came to the retry topic so far, by broker.
         members: the client ids that a broker lists, duplicates included; None if no broker was
@@ -205,7 +213,7 @@ class TopicOverview:
         topic: the topic's name.
         places: the topic's queues, by broker.
         is_internal: whether RocketMQ made the topic: for itself, for retries, or for dead letters.
-        groups: the groups that have committed an offset in the topic, by name.
+        groups: the groups that have committed an offset in the topic or read it, by name.
         ends_at: the sum of the queues' max offsets by broker, without brokers where no group has
             committed.
     """
@@ -460,11 +468,11 @@ def _ask_about(
 ) -> Operation[GroupOverview]:
     """Add a group's members, its dead letters, and the message that waits longest.
 
-    Of a group without members, add the failed messages where it has committed no offset in its
-    retry topic: no broker counts these, and its members had left before they came there.
+    Add the messages, too, of topics of its members where it has committed no offset: no broker
+    counts these. Of a group without members, add the failed ones, which came once they had left.
     """
     answering = [view.broker.address for view in views if not view.broker.failure]
-    members = yield from _members(directory, answering, group.group)
+    connections = yield from _find_connections(directory, answering, group.group)
     topic, found = dlq_topic(group.group), list[DeadLetterCount]()
     keeping = [view.broker.address for view in views if topic in view.topics]
     for address in keeping:
@@ -475,55 +483,70 @@ def _ask_about(
             found.append(letters)
     count, last_ms = add_dead_letters(found)
     now_ms = yield from timestamp()
-    last = {
-        view.broker.address: {
-            p.topic: p.last_timestamp_ms
-            for p in view.progress.get(group.group, ())
-            if p.last_timestamp_ms is not None
-        }
-        for view in views
-    }
-    uncounted, retries = 0, retry_topic(group.group)
-    for view in () if members else views:
-        known = {progress.topic for progress in view.progress.get(group.group, ())}
-        if retries in view.topics and retries not in known:
-            with suppress(SparrowError):
-                stored = yield from topic_offsets(
-                    view.broker.address, retries, timeout_ms=directory.timeout_ms
-                )
-                count_here = sum(at.max_offset - at.min_offset for at in stored.values())
-                if count_here:
-                    uncounted += count_here
-                    last[view.broker.address][retries] = 0
+    is_broadcasting = connections is not None and connections.message_model == BROADCASTING
+    progress = {} if is_broadcasting else {p.topic: p for p in group.topics}
+    retries, retry_lag = retry_topic(group.group), 0 if is_broadcasting else group.retry_lag
+    read = {retries}
+    if connections is not None and connections.connection_set:
+        read = set(connections.subscription_table)
+    last: dict[str, dict[str, int]] = {}
+    for view in () if is_broadcasting else views:
+        known = {p.topic: p.last_timestamp_ms for p in view.progress.get(group.group, ())}
+        last[view.broker.address] = {t: at for t, at in known.items() if at is not None}
+        missing = yield from _look_at_ends(directory, view, read - known.keys())
+        for name, here in missing.items():
+            if here.lag:
+                last[view.broker.address][name] = 0
+            if name == retries:
+                retry_lag += here.lag
+            else:
+                progress[name] = _add(progress[name], here) if name in progress else here
     waits = yield from find_waits(
         group.group, last, now_timestamp_ms=now_ms, timeout_ms=directory.timeout_ms
     )
     waiting = [WaitingMessage(age_ms, queue) for queue, age_ms in waits.items()]
     return replace(
         group,
-        retry_lag=group.retry_lag + uncounted,
-        members=members,
+        topics=tuple(progress[name] for name in sorted(progress)),
+        retry_lag=retry_lag,
+        members=None
+        if connections is None
+        else tuple(sorted(each.client_id for each in connections.connection_set)),
         dead_letters=count if found or not keeping else None,
         last_dead_letter_age_ms=now_ms - last_ms if count else None,
         oldest_waiting=max(waiting, default=None),
     )
 
 
-def _members(
+def _look_at_ends(
+    directory: Directory, view: _View, topics: Collection[str]
+) -> Operation[dict[str, TopicProgress]]:
+    """Return the progress of a group that has committed nothing in some topics of a broker."""
+    found = {}
+    for topic in sorted(view.topics.keys() & topics)[:TOPICS_ASKED_MAX]:
+        with suppress(SparrowError):
+            stored = yield from topic_offsets(
+                view.broker.address, topic, timeout_ms=directory.timeout_ms
+            )
+            queues = [
+                _OffsetsAt(broker_offset=at.max_offset, consumer_offset=at.min_offset)
+                for at in stored.values()
+            ]
+            if queues:
+                found[topic] = _sum_up(topic, queues)
+    return found
+
+
+def _find_connections(
     directory: Directory, addresses: Sequence[str], group: str
-) -> Operation[tuple[str, ...] | None]:
-    """Return a group's client ids from the first broker that lists any; None if none answers."""
-    found: tuple[str, ...] | None = None
+) -> Operation[Connections | None]:
+    """Return a group's connections from the first broker that has any; None if none answers."""
+    found: Connections | None = None
     for address in addresses:
-        try:
-            ids = yield from consumer_list(address, group, timeout_ms=directory.timeout_ms)
-        except SparrowError as error:
-            if says_no_members(error):
-                found = ()
-            continue
-        if ids:
-            return tuple(sorted(ids))
-        found = ()
+        with suppress(SparrowError):
+            found = yield from look_at_connections(address, group, timeout_ms=directory.timeout_ms)
+            if found.connection_set:
+                return found
     return found
 
 

@@ -104,7 +104,7 @@ _REFUSED = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 _ORDERLY = {"true": True, "false": False}
 
 
-class _Connections(Struct, frozen=True, kw_only=True, rename=wire_names()):
+class Connections(Struct, frozen=True, kw_only=True, rename=wire_names()):
     """ConsumerConnection with enumerations as texts, since newer brokers have further values."""
 
     connection_set: list[ClientConnection] = []
@@ -114,7 +114,7 @@ class _Connections(Struct, frozen=True, kw_only=True, rename=wire_names()):
     consume_from_where: str | None = None
 
 
-prepare_types([_Connections])
+prepare_types([Connections])
 
 
 def take_snapshot(
@@ -283,7 +283,7 @@ def _look_at_broker(
 ) -> Operation[tuple[BrokerView, list[QueueProgress]]]:
     timeout_ms = directory.timeout_ms
     failure = ""
-    connections, cid_all, progress = _Connections(), None, list[QueueProgress]()
+    connections, cid_all, progress = Connections(), None, list[QueueProgress]()
     letters: DeadLetterCount | None = DeadLetterCount()
     changes: tuple[ProgressChange, ...] = ()
     is_popped = is_denied = False
@@ -292,7 +292,7 @@ def _look_at_broker(
     try:
         cid_all = yield from _listed_ids(broker.address, group, timeout_ms=timeout_ms)
         answer_ms = (yield from now()) - asked_ms
-        connections = yield from _connections(broker.address, group, timeout_ms=timeout_ms)
+        connections = yield from look_at_connections(broker.address, group, timeout_ms=timeout_ms)
         stats = yield from group_stats(broker.address, group, timeout_ms=timeout_ms)
         progress, changes = progress_of(stats), _changes_of(stats)
         is_popped = bool(stats.sparrowmq_is_popped)
@@ -510,16 +510,20 @@ def _listed_ids(address: str, group: str, *, timeout_ms: int) -> Operation[tuple
         raise
 
 
-def _connections(address: str, group: str, *, timeout_ms: int) -> Operation[_Connections]:
+def look_at_connections(address: str, group: str, *, timeout_ms: int) -> Operation[Connections]:
+    """Return a group's connections at one broker; empty without members.
+
+    Raises: ConnectFailed, TransportError; BrokerError, for example if access is denied.
+    """
     header = GetConsumerConnectionListRequestHeader(consumer_group=group)
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     try:
         reply = yield from ask(address, code, header, timeout_ms=timeout_ms)
     except BrokerError as error:
         if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return _Connections()
+            return Connections()
         raise
-    return decode_answer(_Connections, reply, address)
+    return decode_answer(Connections, reply, address)
 
 
 def count_dead_letters(address: str, group: str, *, timeout_ms: int) -> Operation[DeadLetterCount]:
