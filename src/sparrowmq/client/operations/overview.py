@@ -2,9 +2,9 @@
 
 The number of requests does not depend on the number of topics and groups. Each broker gets three
 requests. Each of at most `GROUPS_ASKED_MAX` groups, those that need attention first, costs one more
-for its members, one for its dead letters, one for each of a few topics with messages that may have
-waited for a while, and one for each of a few in which its members have committed nothing. A broker that does not answer is noted, and the overview goes on without
-it.
+for its members, one for its dead letters, one for each of a few topics in which its members have
+committed nothing, and one for each of a few topics with messages that may have waited for a while.
+A broker that does not answer is noted, and the overview goes on without it.
 
 Source: AdminBrokerProcessor.fetchAllConsumeStatsInBroker, BrokerStatsData.
 """
