@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from commands import Commands
 from foreign_member import ForeignMember
 from members import MemberProcess
-from sparrowmq import ConsumeStatus, PollConsumer, PushConsumer
+from sparrowmq import ConsumeStatus, MessageQueue, PollConsumer, PushConsumer
 from sparrowmq.calling.effects import Operation
 from sparrowmq.cli.contexts import Context, Contexts, write_contexts
 from sparrowmq.cli.main import build_app
 from sparrowmq.client.directory import Directory
 from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, take_snapshots
+from sparrowmq.doctor.finding import commands_past
 from sparrowmq.errors import InvokeTimeout
 from sparrowmq.protocol.bodies import ConsumerRunningInfo
 from sparrowmq.protocol.record import Record
@@ -322,3 +324,29 @@ def test_check_sees_what_a_group_that_never_committed_leaves_waiting(
     assert (nobody.exit_code, expected in nobody.stdout) == (1, True), nobody.stdout
     assert (stuck.exit_code, "CRITICAL: GID_stuck: 3 messages behind" in stuck.stdout) == (2, True)
     assert listed["GID_stuck"] == 3
+
+
+def test_commands_with_odd_names_can_be_pasted(
+    shared_cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", shared_cluster.name_server)
+
+    def run(line: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(build_app(), shlex.split(line), input=stdin)
+
+    said = run("topic show -- '-t|x'").stderr
+    made = run("topic create -q 1 -- '-t|x'")
+    run("send -- '-t|x'", stdin="1\n")
+    run("group update --yes -- '-g|x'")
+    run("group reset --topic '-t|x' --to 0 --yes -- '-g|x'")
+    more = run("check -g '-g|x' --max-lag 1 --max-disk 100").stderr.partition("more: ")[2]
+    where = ("--nameserver", shared_cluster.name_server)
+    queue = MessageQueue("-t|x", "broker-a", 0)
+    cures = [each.write(where) for each in commands_past("-g|x", queue, 0)]
+
+    pasted = [run(each.removeprefix("sparrowmq ")) for each in (more, *cures)]
+
+    assert "`sparrowmq topic create -- '-t|x'` makes it" in said
+    assert made.exit_code == 0
+    assert [each.exit_code for each in pasted] == [0, 0, 0], [each.output for each in pasted]
+    assert "'-g|x'" in more

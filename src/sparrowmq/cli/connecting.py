@@ -35,6 +35,7 @@ from sparrowmq.errors import (
     did_you_mean,
 )
 from sparrowmq.model.names import is_system_topic
+from sparrowmq.model.plain_text import write_argument
 
 T = TypeVar("T")
 
@@ -293,7 +294,8 @@ def naming_topic(cluster: CommandCluster, topic: str) -> Generator[None]:
         # Name servers forget the topics of brokers that are gone.
         directory = cluster.directory
         cluster.run(find_all_brokers(directory.name_servers, timeout_ms=directory.timeout_ms))
-        then = f"`sparrowmq topic ls` lists the topics, `sparrowmq topic create {topic}` makes it"
+        create = f"sparrowmq topic create {write_argument(topic)}"
+        then = f"`sparrowmq topic ls` lists the topics, `{create}` makes it"
         hint = did_you_mean(topic, cluster.run(list_topics(cluster.directory)), then)
         raise UsageError(
             f"there is no topic {topic!r} at {cluster.context.name_server}{hint}"

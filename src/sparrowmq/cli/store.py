@@ -13,6 +13,7 @@ from sparrowmq.cli.exit_codes import EXIT_FOUND, reporting_errors, say
 from sparrowmq.cli.output import Json, columns_of, print_json, print_rows
 from sparrowmq.hosting.directory_check import Soundness, checking
 from sparrowmq.hosting.store_backup import back_up
+from sparrowmq.model.plain_text import write_argument
 
 store = make_group("Check or copy a broker's directory.")
 
@@ -77,4 +78,5 @@ def back_up_store(
     """
     with reporting_errors():
         copied = back_up(directory, target)
-    say(f"{copied:,} bytes were copied to {target}; `sparrowmq store check {target}` checks them")
+    check = f"sparrowmq store check {write_argument(str(target))}"
+    say(f"{copied:,} bytes were copied to {target}; `{check}` checks them")

@@ -29,6 +29,7 @@ from sparrowmq.errors import TopicRouteNotFound, UsageError
 from sparrowmq.model import Message, MessageExt
 from sparrowmq.model.message import RESERVED_PROPERTIES
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, check_group, check_topic, dlq_topic
+from sparrowmq.model.plain_text import write_argument
 from sparrowmq.model.spelling import spell_queue
 
 # A longer body, or one that is not a text, is sent as it is.
@@ -192,7 +193,7 @@ async def _plan_letters(site: Site, visit: Visit, values: Values) -> FormPlan:
     if len(letters) > RESENT_MAX:
         raise UsageError(
             f"{len(letters)} dead letters would be sent again, and a form sends at most "
-            f"{RESENT_MAX}; name a text, or run sparrowmq dlq resend {group}"
+            f"{RESENT_MAX}; name a text, or run sparrowmq dlq resend {write_argument(group)}"
         )
     rows = [
         (each.msg_id, shorten(" ".join(each.keys)), preview_body(each.body)) for each in letters

@@ -48,7 +48,12 @@ class NextCommand(NamedTuple):
         Args:
             options: those that say which cluster is meant.
         """
-        return shlex.join(("sparrowmq", *self.arguments, *options))
+        words, given = self.arguments[:2], self.arguments[2:]
+        if given[0].startswith("-"):
+            # A name that would be taken for an option stands behind all options.
+            at = next((at for at, word in enumerate(given[1:], 1) if word[:2] == "--"), len(given))
+            given, options = given[at:], (*options, "--", *given[:at])
+        return shlex.join(("sparrowmq", *words, *given, *options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from sparrowmq.grpc_service.messages import (
     Resource,
 )
 from sparrowmq.grpc_service.statuses import Rejected, ok
+from sparrowmq.model.plain_text import write_argument
 from sparrowmq.protocol.bodies import (
     MESSAGE_TYPE_ATTRIBUTE,
     PERM_READ,
@@ -44,7 +45,8 @@ def find_topic(broker: BrokerPort, topic: str) -> TopicConfig:
     """Return a topic's settings. Raises: Rejected."""
     found = broker.find_topic(topic)
     if found is None:
-        text = f"topic {topic!r} is not there; make it: sparrowmq topic create {topic}"
+        create = f"sparrowmq topic create {write_argument(topic)}"
+        text = f"topic {topic!r} is not there; make it: {create}"
         raise Rejected(Code.TOPIC_NOT_FOUND, text)
     return found
 
