@@ -253,7 +253,10 @@ def test_delayed_rows_wait(cluster: EmbeddedCluster) -> None:
         ({"body": [b"x"], "topic": ["missing"]}, "'missing'; create the topic, or check its name"),
         ({"body": [b"x"], "topic": ["missing"]}, "option 'createTopic' creates it"),
         ({"body": [b"x"], "topic": ["outt"]}, "; did you mean out?"),
-        ({"body": [b"x"], "delayTimeLevel": [19], "topic": ["out"]}, "delay_level is 19"),
+        (
+            {"body": [b"x"], "delayTimeLevel": [19], "topic": ["out"]},
+            "the delayTimeLevel of row 0 is 19; it must be 0 to 18",
+        ),
         ({"body": [b"x"], "topic": ["out"], "brokerName": ["nope"], "queueId": [0]}, "'nope'"),
         (
             {"body": [b"x"], "brokerName": pa.array([None], pa.string()), "queueId": [3]},
@@ -383,6 +386,7 @@ def test_a_rows_number_counts_in_the_input_and_not_in_an_arrow_batch(
             {"body": [b"x", b"y"], "brokerName": ["broker-a", None], "queueId": [0, 1]},
             "row 4 names queue 1 of no broker",
         ),
+        ({"body": [b"x", b"y"], "delayTimeLevel": [18, -1]}, "the delayTimeLevel of row 4 is -1"),
     ]
     for columns, words in wrong:
         with pytest.raises(UsageError) as caught:

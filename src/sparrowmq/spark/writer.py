@@ -47,6 +47,7 @@ from sparrowmq.client.queue_selector import select_queue_by_key
 from sparrowmq.client.route_cache import RouteCache
 from sparrowmq.errors import SendFailed, SparrowError, TopicRouteNotFound, UsageError
 from sparrowmq.model import Message, MessageQueue, SendStatus
+from sparrowmq.model.delay import DELAY_LEVELS_MS
 from sparrowmq.model.message import SendResult
 from sparrowmq.model.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from sparrowmq.protocol.properties import parse_properties
@@ -268,7 +269,14 @@ def _requests(
     is_single = sizes > REQUEST_BYTES_MAX
     delays = _column(batch, "delayTimeLevel")
     if delays is not None:
-        is_single |= np.asarray(delays.fill_null(0)) != 0
+        levels = np.asarray(delays.fill_null(0))
+        wrong = np.flatnonzero((levels < 0) | (levels > len(DELAY_LEVELS_MS)))
+        if len(wrong):
+            raise UsageError(
+                f"the delayTimeLevel of row {first_row + wrong[0]} is {levels[wrong[0]]}; "
+                f"it must be 0 to {len(DELAY_LEVELS_MS)}"
+            )
+        is_single |= levels != 0
     for topic, queue, indices in _targets(sender, batch, topics, first_row=first_row):
         alone = is_single[indices] | topic.startswith(_SINGLE_PREFIXES)
         for run in np.split(indices, np.flatnonzero(alone[1:] != alone[:-1]) + 1):
