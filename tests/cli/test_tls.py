@@ -28,7 +28,7 @@ from sparrowmq import (
 )
 from sparrowmq.calling.tls import client_context
 from sparrowmq.errors import ConnectFailed, SparrowError
-from sparrowmq.testing import EmbeddedCluster
+from sparrowmq.testing import EmbeddedCluster, read_messages
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -214,6 +214,15 @@ def test_only_clients_with_a_certificate_pass_where_one_is_asked_for(
             pytest.raises(SparrowError, match="client certificate"),
         ):
             admin.route("T_mutual")
+
+
+def test_a_tests_questions_go_by_tls(cluster: EmbeddedCluster, trusting: ssl.SSLContext) -> None:
+    with Producer("GID_p", name_server=cluster.name_server, tls=trusting) as producer:
+        producer.send(Message("T_tls", b"asked", tags="asked"))
+
+    found = read_messages(cluster.name_server, "T_tls", 1, tls=trusting)
+
+    assert b"asked" in [message.body for message in found]
 
 
 def test_broker_registers_by_tls_at_a_name_server_of_its_own(

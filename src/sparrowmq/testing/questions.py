@@ -78,7 +78,12 @@ def wait_until_consumed(
 
 
 def read_messages(
-    name_server: str, topic: str, count: int = 0, *, timeout_ms: int = WAIT_MS
+    name_server: str,
+    topic: str,
+    count: int = 0,
+    *,
+    timeout_ms: int = WAIT_MS,
+    tls: ssl.SSLContext | None = None,
 ) -> list[MessageExt]:
     """Return all messages of a topic in the order of storing, without effect on groups.
 
@@ -91,7 +96,7 @@ def read_messages(
     _refuse_event_loop("read_messages")
     until_ms = _now_ms() + timeout_ms
     found: list[MessageExt] = []
-    with PollConsumer(TOOLS_GROUP, name_server=name_server) as consumer:
+    with PollConsumer(TOOLS_GROUP, name_server=name_server, tls=tls) as consumer:
         positions = dict.fromkeys(consumer.fetch_subscribe_queues(topic), 0)
         while True:
             before = dict(positions)
