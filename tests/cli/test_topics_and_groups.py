@@ -40,6 +40,7 @@ from sparrowmq.client.operations.overview import (
     TopicOverview,
     TopicPlace,
 )
+from sparrowmq.errors import UsageError
 from sparrowmq.testing import EmbeddedCluster
 from waiting import wait_until
 
@@ -180,6 +181,26 @@ def test_mistyped_topic_is_answered_by_the_nearest(
 
         assert result.exit_code == 2
         assert "did you mean T_departures?" in result.stderr
+
+
+def test_groups_of_rocketmqs_own_are_neither_changed_nor_deleted(smq: Commands) -> None:
+    """Without TOOLS_CONSUMER, no tool reads a message."""
+    name = "TOOLS_CONSUMER"
+    refused = [
+        smq("group", *words, name, *("--yes",) * is_confirmed)
+        for words in (("update", "--disable"), ("update", "--retries", "1"), ("delete",))
+        for is_confirmed in (False, True)
+    ]
+    with Admin(name_server=smq.name_server) as admin:
+        with pytest.raises(UsageError, match="one of RocketMQ's own"):
+            admin.update_group(name, is_enabled=False)
+        with pytest.raises(UsageError, match="one of RocketMQ's own"):
+            admin.delete_group("CID_RMQ_SYS_SELF")
+
+    assert {each.exit_code for each in refused} == {2}
+    assert all("group 'TOOLS_CONSUMER' is one of RocketMQ's own" in r.stderr for r in refused)
+    # As where a tool of RocketMQ has disabled it.
+    assert smq("group", "update", name, "--enable").exit_code == 0
 
 
 @pytest.mark.parametrize("own", ["TBW102", "broker-a", "DefaultCluster_REPLY_TOPIC"])

@@ -77,6 +77,8 @@ async def test_topics_and_groups_are_made_changed_and_deleted_as_previewed(
         for path in ("settings", "delete"):
             own = await post(writer, f"/topics/TBW102/{path}", 400, **settings)
             assert "topic 'TBW102' is one of RocketMQ's own" in own
+            own = await post(writer, f"/groups/TOOLS_CONSUMER/{path}", 400, **group)
+            assert "group 'TOOLS_CONSUMER' is one of RocketMQ's own" in own
 
 
 async def test_a_message_is_sent_and_sent_again_as_edited(

@@ -339,6 +339,7 @@ def delete_group(
 
     Refused while members are connected, because they would create the group again.
     """
+    settings.check_own(cluster.directory, name)
     # The members at a broker that does not answer would make the group again.
     cluster.run(settings.find_group_settings(cluster.directory, name))
     snapshot = _look(cluster, name)

@@ -274,6 +274,7 @@ async def _plan_group_settings(site: Site, visit: Visit, values: Values) -> Form
 
 async def _plan_group_end(site: Site, visit: Visit, values: Values) -> FormPlan:
     name = visit.request.path_params["group"]
+    groups.check_own(site.watcher.directory, name)
     group = await site.watcher.find(name)
     await site.watcher.look_now(name)
     assert group.view is not None

@@ -126,7 +126,10 @@ class AsyncAdmin:
         return await self._driver.run(groups.list_groups(self._directory))
 
     async def delete_group(self, group: str) -> None:
-        """Delete a group at every broker: settings, offsets, retries and dead letters."""
+        """Delete a group at every broker: settings, offsets, retries and dead letters.
+
+        Raises: UsageError for a group of RocketMQ's own.
+        """
         await self._driver.run(groups.delete_group(self._directory, group))
 
     async def update_topic(
@@ -182,7 +185,7 @@ class AsyncAdmin:
             is_orderly: whether the group's clients of RocketMQ 5 consume in order.
             dry_run: return the changes without making them.
 
-        Raises: ConfigError.
+        Raises: ConfigError; UsageError for a group of RocketMQ's own, which may only be enabled.
         """
         changes = await self._driver.run(
             groups.plan_group_update(

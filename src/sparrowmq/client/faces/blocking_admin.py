@@ -125,7 +125,10 @@ class Admin:
         return self._driver.run(groups.list_groups(self._directory))
 
     def delete_group(self, group: str) -> None:
-        """Delete a group at every broker: settings, offsets, retries and dead letters."""
+        """Delete a group at every broker: settings, offsets, retries and dead letters.
+
+        Raises: UsageError for a group of RocketMQ's own.
+        """
         self._driver.run(groups.delete_group(self._directory, group))
 
     def update_topic(
@@ -181,7 +184,7 @@ class Admin:
             is_orderly: whether the group's clients of RocketMQ 5 consume in order.
             dry_run: return the changes without making them.
 
-        Raises: ConfigError.
+        Raises: ConfigError; UsageError for a group of RocketMQ's own, which may only be enabled.
         """
         changes = self._driver.run(
             groups.plan_group_update(

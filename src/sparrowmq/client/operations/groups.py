@@ -149,6 +149,15 @@ def look_at_group_settings(
     return found, failures
 
 
+def check_own(directory: Directory, group: str) -> None:
+    """Raise a UsageError for a group of RocketMQ's own, without which tools read no messages."""
+    if is_system_group(directory.namespace.wrap(group)):
+        raise UsageError(
+            f"group {group!r} is one of RocketMQ's own, by which tools and brokers read messages; "
+            "it is neither changed nor deleted, but may be enabled"
+        )
+
+
 def plan_group_update(
     directory: Directory,
     group: str,
@@ -168,10 +177,12 @@ def plan_group_update(
         retry_queues: how many queues the retry topic has at each broker.
         is_orderly: whether the group's clients of RocketMQ 5 consume in order.
 
-    Raises: ConfigError; RouteError if no broker is known, or one has no master; ConnectFailed;
-    BrokerError; TransportError.
+    Raises: ConfigError; UsageError for a group of RocketMQ's own that is not enabled; RouteError if
+    no broker is known, or one has no master; ConnectFailed; BrokerError; TransportError.
     """
     check_consumer_group(directory.namespace.wrap(group))
+    if not is_enabled:
+        check_own(directory, group)
     for name, value in (
         ("max_reconsume_times", max_reconsume_times),
         ("retry_queues", retry_queues),
@@ -288,8 +299,9 @@ def delete_group(
     That is its settings, offsets, retries and dead letters.
 
     Raises: RouteError if no broker is known, or one has no master; UsageError for an unknown
-        cluster; ConnectFailed; BrokerError; TransportError.
+        cluster, or a group of RocketMQ's own; ConnectFailed; BrokerError; TransportError.
     """
+    check_own(directory, group)
     wrapped = directory.namespace.wrap(group)
     header = DeleteSubscriptionGroupRequestHeader(
         group_name=wrapped, remove_offset=True, clean_offset=True
