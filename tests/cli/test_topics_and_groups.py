@@ -708,7 +708,10 @@ def test_lag_of_a_broadcasting_group_is_unknown(
         rows = smq.json("group", "lag", "GID_everybody")
         reset = smq("group", "reset", "GID_everybody", "--to", "earliest")
         skip = smq.json("group", "skip", "GID_everybody")
+        with Admin(name_server=shared_cluster.name_server) as admin:
+            plan = admin.reset_offsets("GID_everybody", "T_everybody", to="latest", dry_run=True)
 
+    assert (plan.is_broadcasting, len(plan.members)) == (True, 1)
     assert "no broker knows what its members have consumed" in reset.stderr
     assert "skipped" not in reset.stderr
     assert [(row["before"], row["after"], row["skipped"]) for row in skip["changes"]] == [

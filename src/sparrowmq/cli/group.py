@@ -610,7 +610,7 @@ def _reset(
     if read and not seen.find_topic(chosen):
         say(f"group {name} has no offset in {chosen} so far; it has in {', '.join(read)}")
     # No broker knows what members in BROADCASTING have consumed.
-    is_known = not seen.is_broadcasting
+    is_known = not plan.is_broadcasting
     rows = [
         _reset_row(each) | ({} if is_known else {"before": None, "skipped": None})
         for each in plan.queues

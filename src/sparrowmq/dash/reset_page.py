@@ -24,10 +24,7 @@ async def show_reset(watcher: Watcher, visit: Visit) -> View:
     return View(
         template="reset.html",
         name=group.name,
-        # No broker knows what members in BROADCASTING have consumed.
-        tables=()
-        if plan is None
-        else (_table(plan, is_known=not group.view.snapshot.is_broadcasting),),
+        tables=() if plan is None else (_table(plan),),
         news=None,
         context={
             "group": group.name,
@@ -75,7 +72,9 @@ def _read_target(text: str) -> Target:
     )
 
 
-def _table(plan: ResetPlan, *, is_known: bool) -> PageTable:
+def _table(plan: ResetPlan) -> PageTable:
+    # No broker knows what members in BROADCASTING have consumed.
+    is_known = not plan.is_broadcasting
     return PageTable(
         name="reset",
         title="What the move would do",

@@ -10,6 +10,7 @@ Source: DefaultMQAdminExtImpl.resetOffsetByTimestamp, Broker2Client.resetOffset.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,9 +26,11 @@ from sparrowmq.client.operations.administer import (
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import commit_all
 from sparrowmq.client.operations.request import ask
-from sparrowmq.client.operations.routes import check_queues, get_master_address
+from sparrowmq.client.operations.routes import check_queues, find_brokers, get_master_address
+from sparrowmq.client.operations.snapshot import look_at_connections
 from sparrowmq.client.route_cache import is_static
-from sparrowmq.errors import UsageError
+from sparrowmq.doctor.group_snapshot import BROADCASTING
+from sparrowmq.errors import SparrowError, UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.spelling import spell_queue
 from sparrowmq.protocol.codes import RequestCode
@@ -117,6 +120,8 @@ class ResetPlan:
         queues: the change of each queue, in queue order.
         members: the client ids that are connected now and will be notified.
         is_whole_topic: whether `queues` names all queues of the topic.
+        is_broadcasting: whether the members are BROADCASTING: each has its own offsets, of which
+            `before` and `skipped` say nothing.
     """
 
     group: str
@@ -125,6 +130,7 @@ class ResetPlan:
     queues: tuple[QueueReset, ...]
     members: tuple[str, ...]
     is_whole_topic: bool
+    is_broadcasting: bool = False
 
 
 def plan_reset(
@@ -180,6 +186,7 @@ def plan_reset(
         ),
         members=tuple(sorted(members)),
         is_whole_topic=len(chosen) == len(lags),
+        is_broadcasting=bool(members) and (yield from _is_broadcasting(directory, group)),
     )
     if members and (target.broker_timestamp is None or not plan.is_whole_topic):
         raise UsageError(
@@ -224,6 +231,17 @@ def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
     code, timeout_ms = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, directory.timeout_ms
     requests = [ask(address, code, header, timeout_ms=timeout_ms) for address in addresses]
     yield from gather(requests, name=f"reset of {plan.group}")
+
+
+def _is_broadcasting(directory: Directory, group: str) -> Operation[bool]:
+    """Return whether the first broker that knows a member says that the group is BROADCASTING."""
+    timeout_ms, name = directory.timeout_ms, directory.namespace.wrap(group)
+    for broker in (yield from find_brokers(directory.name_servers, timeout_ms=timeout_ms)):
+        with suppress(SparrowError):
+            found = yield from look_at_connections(broker.address, name, timeout_ms=timeout_ms)
+            if found.connection_set:
+                return found.message_model == BROADCASTING
+    return False
 
 
 def _change_of(lag: QueueLag, after: int, first: int) -> QueueReset:
