@@ -22,7 +22,7 @@ from sparrowmq.cli.up import broker
 from sparrowmq.client.operations import brokers
 from sparrowmq.client.operations.overview import take_overview
 from sparrowmq.client.operations.routes import check_masters
-from sparrowmq.errors import UsageError, did_you_mean
+from sparrowmq.errors import UsageError
 from sparrowmq.serving.requests import Refusal
 
 __all__ = ["broker"]
@@ -99,15 +99,12 @@ def show_config(
 
 def check_config(known: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Raise a UsageError for settings that the broker would refuse or, if Apache's, pass over."""
-    # SparrowMQ's brokers list what tools read, Apache's all their settings.
-    if "listenPort" not in known:
+    if not brokers.lists_all_settings(known):
         try:
             change_settings(BrokerConfig(), wanted)
         except Refusal as error:
             raise UsageError(error.remark) from None
-    for name in wanted:
-        if name not in known:
-            raise UsageError(f"the broker has no setting {name!r}{did_you_mean(name, known)}")
+    brokers.check_setting_names(known, wanted)
 
 
 @broker.command("drain")

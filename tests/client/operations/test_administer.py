@@ -22,7 +22,7 @@ from sparrowmq.client.operations import (
     topics,
 )
 from sparrowmq.client.operations.reset import Target, plan_reset
-from sparrowmq.errors import RouteError
+from sparrowmq.errors import RouteError, SparrowError
 from sparrowmq.model import MessageExt, MessageQueue
 from sparrowmq.protocol.bodies import (
     BrokerData,
@@ -189,6 +189,39 @@ def test_nothing_is_changed_while_a_broker_has_no_master(
     # A slave takes any change, and gets its master's settings again once there is one.
     looks = {RequestCode(request.code).name.partition("_")[0] for _, request in run.requests}
     assert looks <= {"GET", "QUERY"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"fileReservdTime": "48"}, "has no setting 'fileReservdTime'; did you mean fileReserved"),
+        ({"fileReservedTime": "two days"}, "a did not take fileReservedTime=two days: it is '72'"),
+        ({"fileReservedTime": "48", "traceOn": "TRUE"}, None),
+    ],
+)
+def test_what_a_broker_of_apache_confirms_and_passes_over_is_an_error(
+    play: Callable[[Handler], Play], settings: dict[str, str], error: str | None
+) -> None:
+    has = {"listenPort": "10911", "fileReservedTime": "72", "traceOn": "true"}
+
+    def answer(address: str, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_BROKER_CONFIG:
+            lines = "".join(f"{name}={value}\n" for name, value in has.items())
+            return response_to(request, body=lines.encode())
+        given = dict(line.split("=") for line in (request.body or b"").decode().splitlines())
+        # As Configuration.update and MixAll.properties2Object.
+        if given.get("fileReservedTime", "").isdecimal():
+            has["fileReservedTime"] = given["fileReservedTime"]
+        return response_to(request)
+
+    broker, raised = routes.BrokerAt.of("a", "C", {0: "a:1"}), ""
+    try:
+        play(answer)(brokers.set_broker_config(make_directory("ns:1"), broker, settings))
+    except SparrowError as found:
+        raised = str(found)
+
+    assert (error or "") in raised
+    assert (has["fileReservedTime"] == "48") is (error is None) is (raised == "")
 
 
 def test_topic_is_created_at_the_masters_there_are(play: Callable[[Handler], Play]) -> None:

@@ -7,7 +7,7 @@ Tests: cli/test_brokers_and_contexts.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sparrowmq.calling.effects import Operation
 from sparrowmq.client.directory import Directory
@@ -77,22 +77,45 @@ def broker_config(directory: Directory, broker: BrokerAt) -> Operation[dict[str,
     return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
 
+def lists_all_settings(known: Mapping[str, str]) -> bool:
+    """Return whether a broker lists all its settings: Apache's. Ours list what tools read."""
+    return "listenPort" in known
+
+
+def check_setting_names(known: Mapping[str, str], wanted: Iterable[str]) -> None:
+    """Raise a UsageError for a setting that a broker does not have."""
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"the broker has no setting {name!r}{did_you_mean(name, known)}")
+
+
 def set_broker_config(
     directory: Directory, broker: BrokerAt, settings: Mapping[str, str]
 ) -> Operation[None]:
     """Change settings of a running broker, if the broker allows remote changes.
 
-    Raises: ConfigError for a name or value with a line break; RouteError if the broker has no
-    master; BrokerError if the broker refuses, as SparrowMQ's brokers do for most settings;
-    TransportError.
+    Apache's brokers confirm a setting that they do not have, or a value that they cannot read.
+
+    Raises: ConfigError for a name or value with a line break, and for a value that the broker
+    confirms and does not take; UsageError for a setting that Apache's broker does not have;
+    RouteError if the broker has no master; BrokerError if the broker refuses, as SparrowMQ's
+    brokers do for most settings; TransportError.
     """
     check_masters([broker])
     for name, value in settings.items():
         if not name or {*name, *value} & {"\n", "\r"} or {*name} & {"=", ":", "#", " "}:
             raise ConfigError(f"{name!r}={value!r} is not a line of settings")
     body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+    before = yield from broker_config(directory, broker)
+    if lists_all_settings(before):
+        check_setting_names(before, settings)
     code = RequestCode.UPDATE_BROKER_CONFIG
     yield from ask(broker.address, code, body=body, timeout_ms=directory.timeout_ms)
+    after = yield from broker_config(directory, broker)
+    for name, value in settings.items():
+        now = after.get(name, "")
+        if now == before.get(name) and now.lower() != value.strip().lower():
+            raise ConfigError(f"{broker.name} did not take {name}={value}: it is {now!r} still")
 
 
 def takes_messages(directory: Directory, broker: BrokerAt) -> Operation[bool | None]:
