@@ -109,6 +109,32 @@ def test_addresses_come_from_the_newest_route_and_go_with_the_last() -> None:
     assert cache.find("T") is None
 
 
+def test_a_changed_route_takes_its_masters_and_brokers_away() -> None:
+    cache, without = RouteCache(), {"a": {1: "slave:1"}}
+    cache.update(route_from("T", route_data(("a", 1, 1, 6), ("b", 1, 1, 6)), now_ms=0))
+    cache.update(route_from("T", route_data(("a", 1, 1, 6), brokers=without), now_ms=0))
+
+    assert (cache.addresses(), cache.master_address("a")) == (("slave:1",), None)
+    cache.update(route_from("U", route_data(("a", 1, 1, 6)), now_ms=0))
+    assert cache.addresses() == ("a:1",)
+    cache.update(route_from("V", route_data(("a", 1, 1, 6), brokers=without), now_ms=0))
+    assert (cache.addresses(), cache.master_address("a")) == (("slave:1",), None)
+
+
+def test_old_routes_are_removed_together() -> None:
+    cache = RouteCache()
+    for at_ms, topic in enumerate("ABCD"):
+        cache.update(route_from(topic, route_data((topic, 1, 1, 6)), now_ms=at_ms))
+    cache.keep("A", 9)
+    cache.update(route_from("A", route_data(("A", 1, 1, 6)), now_ms=9))
+
+    assert cache.remove_old(5, kept_ms=6) == []
+    assert cache.remove_old(8, kept_ms=6) == ["B", "C"]
+    assert cache.remove_old(13, kept_ms=6) == []
+    assert cache.remove_old(14, kept_ms=6) == ["D"]
+    assert (cache.topics, cache.addresses()) == (("A",), ("A:1",))
+
+
 def test_address_falls_back_to_the_lowest_id() -> None:
     cache = RouteCache()
     data = route_data(("a", 1, 1, 6), brokers={"a": {1: "one:1", 3: "three:1"}})

@@ -11,7 +11,7 @@ Source: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java, M
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -50,7 +50,7 @@ class QueueSelector:
 
     def __init__(self, choose_start: Callable[[], int]) -> None:
         self._choose_start = choose_start
-        # One entry for each topic that the client sends to: as many as it has routes.
+        # One entry for each topic that the client sends to.
         self._counters: dict[str, int] = {}
         # By the name of brokers that answered late or failed; at most one for each broker.
         self._avoided_until_ms: dict[str, int] = {}
@@ -62,6 +62,11 @@ class QueueSelector:
                 self._avoided_until_ms[broker_name] = now_ms + avoided_ms
                 return
         self._avoided_until_ms.pop(broker_name, None)
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Forget the counters of topics."""
+        for topic in topics:
+            self._counters.pop(topic, None)
 
     def next_queue(
         self,

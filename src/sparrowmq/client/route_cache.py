@@ -106,12 +106,13 @@ class RouteCache:
     broker's master; None if it is not known. Each send calls both.
     """
 
-    __slots__ = ("_brokers", "_masters", "_routes", "find", "master_address")
+    __slots__ = ("_brokers", "_cleared_ms", "_masters", "_routes", "find", "master_address")
 
     def __init__(self) -> None:
         self._routes: dict[str, TopicRoute] = {}
         self._brokers: dict[str, Mapping[int, str]] = {}
         self._masters: dict[str, str] = {}
+        self._cleared_ms = 0
         self.find: Callable[[str], TopicRoute | None] = self._routes.get
         self.master_address: Callable[[str], str | None] = self._masters.get
 
@@ -127,7 +128,10 @@ class RouteCache:
         self._routes[route.topic] = route
         if known is not None and known.has_equal_content(route):
             return False
-        self._collect_brokers()
+        if known is not None and known.brokers.keys() - route.brokers.keys():
+            self._collect_brokers()
+        else:
+            self._take_brokers(route)
         return True
 
     def keep(self, topic: str, now_ms: int) -> TopicRoute:
@@ -135,10 +139,19 @@ class RouteCache:
         route = self._routes[topic] = replace(self._routes[topic], fetched_ms=now_ms)
         return route
 
-    def remove(self, topic: str) -> None:
-        """Forget a topic's route."""
-        if self._routes.pop(topic, None) is not None:
+    def remove(self, *topics: str) -> None:
+        """Forget the routes of topics."""
+        if [topic for topic in topics if self._routes.pop(topic, None) is not None]:
             self._collect_brokers()
+
+    def remove_old(self, now_ms: int, *, kept_ms: int) -> list[str]:
+        """Forget the routes that are older than `kept_ms`, once in that time; return their topics."""
+        if now_ms - self._cleared_ms < kept_ms:
+            return []
+        self._cleared_ms = now_ms
+        old = [t for t, each in self._routes.items() if now_ms - each.fetched_ms >= kept_ms]
+        self.remove(*old)
+        return old
 
     def address(self, broker_name: str) -> str | None:
         """Return the address of the broker's master, else of its lowest id; None if none is known.
@@ -184,12 +197,17 @@ class RouteCache:
 
     def _collect_brokers(self) -> None:
         self._brokers = {}
-        for route in self._routes.values():
-            self._brokers.update(route.brokers)
         self._masters.clear()
-        for name, addresses in self._brokers.items():
+        for route in self._routes.values():
+            self._take_brokers(route)
+
+    def _take_brokers(self, route: TopicRoute) -> None:
+        for name, addresses in route.brokers.items():
+            self._brokers[name] = addresses
             if MASTER_ID in addresses:
                 self._masters[name] = addresses[MASTER_ID]
+            else:
+                self._masters.pop(name, None)
 
 
 def is_static(queue: MessageQueue) -> bool:

@@ -13,7 +13,7 @@ from hostile import altered
 from play import Handler, Play, make_publisher
 from sending_servers import SENDS, Servers
 from sparrowmq.client.config import BATCH_COUNT_MAX
-from sparrowmq.client.operations.routes import PASSING_ROUTE_MS
+from sparrowmq.client.operations.routes import PASSING_ROUTE_MS, UNUSED_ROUTE_MS
 from sparrowmq.client.operations.send import (
     Attempt,
     fetch_publish_queues,
@@ -496,6 +496,24 @@ def test_restarted_name_server_moves_no_key(
     assert max(queue.queue_id for queue in after) > 3
     with pytest.raises(TopicRouteNotFound):
         driver(fetch_publish_queues(publisher, "T"))
+
+
+def test_routes_of_topics_that_nobody_sends_to_any_more_are_forgotten(
+    play: Callable[[Handler], Play],
+) -> None:
+    servers = Servers("a")
+    servers.topics |= {f"T{number}": ("a",) for number in range(1_000)}
+    driver, publisher = play(servers), make_publisher()
+    for number in range(1_000):
+        driver(send(publisher, Message(f"T{number}", b"x")))
+    # The name server has lost the topic, which producers go on with.
+    del servers.topics["T1"]
+    for _ in range(4):
+        driver.now_ms += UNUSED_ROUTE_MS // 2
+        for topic in ("T0", "T1", "T"):
+            driver(send(publisher, Message(topic, b"x")))
+
+    assert sorted(publisher.routes.topics) == ["T", "T0", "T1"]
 
 
 def test_topic_registered_between_two_answers_keeps_its_queues(

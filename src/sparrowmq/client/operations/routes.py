@@ -57,6 +57,8 @@ ROUTE_BYTES_MAX = 1024 * 1024
 PASSING_ROUTE_MS = 1_000
 # ClientConfig.pollNameServerInterval.
 ROUTE_MS = 30_000
+# How long a producer keeps the route of a topic to which it no longer sends.
+UNUSED_ROUTE_MS = 3_600_000
 
 
 class BrokerAt(NamedTuple):
@@ -305,19 +307,25 @@ def _look_up(publisher: Publisher, topic: str) -> Operation[SparrowError | None]
     try:
         try:
             yield from refresh()
-        except TopicRouteNotFound as missing:
+        except TopicRouteNotFound:
             known = publisher.routes.find(topic)
             if known is not None and not known.is_template:
-                return missing
+                raise
             template = yield from _find_template(publisher, topic, timeout_ms=timeout_ms)
             if template is None:
-                return missing
+                raise
             try:
                 # A broker registers all its topics at once, perhaps between the two answers.
                 yield from refresh()
             except TopicRouteNotFound:
                 publisher.routes.update(template)
+        now_ms = yield from now()
+        publisher.selector.forget(publisher.routes.remove_old(now_ms, kept_ms=UNUSED_ROUTE_MS))
     except SparrowError as error:
+        known = publisher.routes.find(topic)
+        if known is not None and known.publish_queues and not known.is_template:
+            # It is in use, and not to be taken for one that nobody uses any more.
+            publisher.routes.keep(topic, (yield from now()))
         return error
     finally:
         publisher.lookups.pop(topic, None)
