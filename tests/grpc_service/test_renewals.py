@@ -15,7 +15,7 @@ import pytest
 from sparrowmq.grpc_service import client_table
 from sparrowmq.grpc_service import renewals as renewals_module
 from sparrowmq.grpc_service.callers import Caller
-from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients, tell
+from sparrowmq.grpc_service.client_table import BrokerPort, Client, Clients, CommandQueue, tell
 from sparrowmq.grpc_service.messages import (
     AckMessageEntry,
     AckMessageRequest,
@@ -24,9 +24,11 @@ from sparrowmq.grpc_service.messages import (
     Duration,
     ForwardMessageToDeadLetterQueueRequest,
     HeartbeatRequest,
+    Message,
     MessageQueue,
     NotifyClientTerminationRequest,
     ReceiveMessageRequest,
+    RecoverOrphanedTransactionCommand,
     Resource,
     Status,
     TelemetryCommand,
@@ -768,13 +770,32 @@ async def test_acknowledgements_of_a_batch_that_is_refused_are_made_one_by_one(
 
 
 def test_full_telemetry_stream_loses_its_oldest_command() -> None:
-    commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(2)
+    commands = CommandQueue(2)
     told = [TelemetryCommand(status=Status(message=name)) for name in ("1st", "2nd", "3rd")]
 
     for command in told:
         tell(commands, command)
 
     assert [commands.get_nowait() for _ in range(2)] == told[1:]
+
+
+def test_unread_telemetry_stream_keeps_few_large_questions() -> None:
+    """A producer that stands still has one for each of its undecided messages."""
+    commands = CommandQueue(client_table.COMMANDS_MAX)
+    small = TelemetryCommand(status=Status(message="small"))
+    question = TelemetryCommand(
+        recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
+            message=Message(body=bytes(4 * 1024 * 1024))
+        )
+    )
+    for command in [small, *[question] * 20, small]:
+        tell(commands, command)
+
+    assert commands.size <= client_table.COMMAND_BYTES_MAX
+    assert [commands.get_nowait() for _ in range(commands.qsize())] == [*[question] * 3, small]
+    assert commands.size == 0
+    tell(commands, TelemetryCommand(status=Status(message="x" * client_table.COMMAND_BYTES_MAX)))
+    assert commands.qsize() == 1
 
 
 async def test_messages_are_renewed_after_the_key_of_their_clients_account_was_changed() -> None:

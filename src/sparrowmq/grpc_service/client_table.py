@@ -8,6 +8,7 @@ the remoting protocol. Tests: test_server.py.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -32,12 +33,35 @@ from sparrowmq.serving.local_connection import LocalConnection
 
 # Commands that wait to be written to one telemetry stream; the broker repeats a dropped question.
 COMMANDS_MAX = 1_000
+# Questions have their messages, of up to 4 MiB each.
+COMMAND_BYTES_MAX = 16 * 1024 * 1024
 STREAMS_MAX = 20_000
 # GrpcClientConfig of the official clients: their deadline of a call that does not wait.
 REQUEST_TIMEOUT_MS = 3_000
 # PendingReplies.FLUSH_TIMEOUT_MS, and time for the answer: the broker answers every request that
 # does not wait for messages by then. What it has done is not known without its answer.
 ANSWER_MS = 8_000
+
+
+class CommandQueue(asyncio.Queue["TelemetryCommand | None"]):
+    """The commands that wait to be written to a telemetry stream; `size` is that of all, in bytes.
+
+    None ends the stream.
+    """
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self.size = 0
+        self._sizes: deque[int] = deque()
+
+    def _put(self, item: TelemetryCommand | None) -> None:
+        super()._put(item)
+        self._sizes.append(0 if item is None else item.ByteSize())
+        self.size += self._sizes[-1]
+
+    def _get(self) -> TelemetryCommand | None:
+        self.size -= self._sizes.popleft()
+        return super()._get()
 
 
 class BrokerPort(Protocol):
@@ -97,7 +121,7 @@ class Client:
     published_topics: frozenset[str] = frozenset()
     transaction_topics: set[str] = field(default_factory=set)
     connection: LocalConnection | None = None
-    streams: list[asyncio.Queue[TelemetryCommand | None]] = field(default_factory=list)
+    streams: list[CommandQueue] = field(default_factory=list)
     seen_ms: int = 0
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
@@ -185,19 +209,17 @@ class Clients:
             client.connection = opened
         return client.connection
 
-    def open_stream(self, client: Client) -> asyncio.Queue[TelemetryCommand | None]:
+    def open_stream(self, client: Client) -> CommandQueue:
         """Return the queue of commands for a new telemetry stream of a client. Raises: Rejected."""
         if self._stream_count >= STREAMS_MAX:
             self._drop_unused(client)
             raise Rejected(Code.TOO_MANY_REQUESTS, f"{STREAMS_MAX} telemetry streams are open")
         self._stream_count += 1
-        commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue(COMMANDS_MAX)
+        commands = CommandQueue(COMMANDS_MAX)
         client.streams.append(commands)
         return commands
 
-    def close_stream(
-        self, client: Client, commands: asyncio.Queue[TelemetryCommand | None]
-    ) -> None:
+    def close_stream(self, client: Client, commands: CommandQueue) -> None:
         """Forget a telemetry stream."""
         self._stream_count -= 1
         client.streams.remove(commands)
@@ -249,9 +271,10 @@ def _key(caller: Caller) -> tuple[str, str]:
     return access_key, caller.client_id
 
 
-def tell(commands: asyncio.Queue[TelemetryCommand | None], command: TelemetryCommand) -> None:
-    """Queue a command of a telemetry stream; a full queue loses its oldest."""
-    if commands.full():
+def tell(commands: CommandQueue, command: TelemetryCommand) -> None:
+    """Queue a command of a telemetry stream; a full queue loses its oldest ones."""
+    size = command.ByteSize()
+    while commands.full() or (commands.size and commands.size + size > COMMAND_BYTES_MAX):
         commands.get_nowait()
         commands.task_done()
     commands.put_nowait(command)

@@ -20,7 +20,7 @@ from sparrowmq.calling import clock
 from sparrowmq.calling.bounded_log import BoundedLog
 from sparrowmq.calling.sockets import join_address
 from sparrowmq.grpc_service.callers import Caller, identify
-from sparrowmq.grpc_service.client_table import BrokerPort, Clients, tell
+from sparrowmq.grpc_service.client_table import BrokerPort, Clients, CommandQueue, tell
 from sparrowmq.grpc_service.messages import (
     METHODS,
     SERVICE,
@@ -286,15 +286,13 @@ def _parse(kind: Any, data: bytes) -> Any:
         raise Rejected(Code.BAD_REQUEST, text) from None
 
 
-async def _end(
-    writer: asyncio.Task[None], commands: asyncio.Queue[TelemetryCommand | None]
-) -> None:
+async def _end(writer: asyncio.Task[None], commands: CommandQueue) -> None:
     """Let a writer write what waits, and end: gRPC cannot end a call while it writes an answer."""
     await commands.put(None)
     await asyncio.wait({writer})
 
 
-async def _write_all(commands: asyncio.Queue[TelemetryCommand | None], context: Any) -> None:
+async def _write_all(commands: CommandQueue, context: Any) -> None:
     while (command := await commands.get()) is not None:
         await context.write(command)
         commands.task_done()
