@@ -276,6 +276,20 @@ def test_the_message_that_waits_longest_is_found_by_few_requests(broker_lead_ms:
     }
 
 
+def test_a_clock_that_is_behind_hides_no_message_that_waits() -> None:
+    now_ms = 1_700_000_000_000
+    # By the broker's clock, which is 5 minutes ahead, the last one was consumed 2 minutes ago.
+    groups = {"G": {"t": [(9, 4, now_ms + 3 * 60_000)]}}
+    waits = {("broker-a", "G", "t"): [(1, 2 * 60_000)]}
+    stats = {"broker-a": stats_of(groups, "broker-a")}
+    play = Play(servers(stats, topics=["t"], members={"G": ["a"]}, waits=waits))
+    play.now_ms = now_ms
+
+    (seen,) = take(play).groups
+
+    assert seen.oldest_waiting == (2 * 60_000, MessageQueue("t", "broker-a", 0))
+
+
 def test_thousands_of_groups_take_as_few_requests_as_one() -> None:
     groups = {
         f"GID_{number:04d}": {f"t{number % 900}": [(100 + number, 90, 1_000)] * 8}

@@ -31,10 +31,14 @@ def _choose_topics(last_consumed: Mapping[str, int], now_timestamp_ms: int) -> l
 
     Args:
         last_consumed: of each topic with lag, the earliest time at which a lagging queue's last
-            consumed message was stored, 0 if unknown. No later message was stored earlier.
+            consumed message was stored, 0 if unknown. No later message was stored earlier. A time
+            well ahead says nothing: our clock is behind the broker's.
     """
-    latest_ms = now_timestamp_ms - WAIT_MS_MIN
-    chosen = sorted((at_ms, topic) for topic, at_ms in last_consumed.items() if at_ms <= latest_ms)
+    chosen = sorted(
+        (at_ms, topic)
+        for topic, at_ms in last_consumed.items()
+        if abs(now_timestamp_ms - at_ms) >= WAIT_MS_MIN
+    )
     return [topic for _, topic in chosen[:TOPICS_ASKED_MAX]]
 
 
