@@ -129,7 +129,7 @@ async def test_a_wall_clock_that_is_set_keeps_no_message_from_its_renewal(
     clients: AnsweringClients, renewals: Renewals, ahead_ms: int
 ) -> None:
     clients.ahead_ms = ahead_ms
-    clients.client.streams.append(asyncio.Queue())
+    clients.client.streams.append(CommandQueue())
     renewals.add(CALLER, received(clients))
     for clients.ahead_ms in (ahead_ms, -ahead_ms):
         await pass_time(clients, renewals, 39)
@@ -170,7 +170,7 @@ async def test_messages_of_a_silent_client_come_again_in_seconds(
 async def test_messages_of_a_silent_client_are_kept_while_its_stream_is_open(
     clients: AnsweringClients, renewals: Renewals
 ) -> None:
-    clients.client.streams.append(asyncio.Queue())
+    clients.client.streams.append(CommandQueue())
     renewals.add(CALLER, received(clients))
 
     await pass_time(clients, renewals, 45)
@@ -333,7 +333,7 @@ async def test_a_renewal_that_fails_is_repeated_while_there_is_time(
     clients: AnsweringClients, renewals: Renewals, busy_s: int, renewed: list[int]
 ) -> None:
     renewals.add(CALLER, received(clients))
-    clients.client.streams.append(asyncio.Queue())
+    clients.client.streams.append(CommandQueue())
     await pass_time(clients, renewals, 39)
     clients.refuses = Code.PROXY_TIMEOUT
     await pass_time(clients, renewals, busy_s)
@@ -597,7 +597,7 @@ async def test_call_that_is_refused_for_a_while_succeeds_when_it_is_repeated(
     service = service_of(clients, renewals)
     receipt = received(clients)
     renewals.add(CALLER, receipt)
-    clients.client.streams.append(asyncio.Queue())
+    clients.client.streams.append(CommandQueue())
     await pass_time(clients, renewals, 45)
 
     clients.busy = [busy]
@@ -623,7 +623,7 @@ async def test_message_that_is_not_renewed_becomes_a_dead_letter_when_the_call_i
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
     service = service_of(clients, renewals)
     receipt = received(clients)
-    clients.client.streams.append(asyncio.Queue())
+    clients.client.streams.append(CommandQueue())
 
     clients.busy = [busy]
     refused = [await give_up_by(service, receipt.text) for _ in range(2)]
@@ -647,7 +647,7 @@ async def test_handle_is_known_of_a_change_that_is_not_confirmed(
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
     service = service_of(clients, renewals)
     receipt = received(clients)
-    clients.client.streams.append(asyncio.Queue())
+    clients.client.streams.append(CommandQueue())
     clients.late = [RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
     if is_renewed:
         renewals.add(CALLER, receipt)
@@ -693,7 +693,7 @@ async def test_message_whose_refused_acknowledgement_nobody_repeats_comes_again(
     renewals = Renewals(clients, now_ms=lambda: clients.now_ms)
     receipt = received(clients)
     renewals.add(CALLER, receipt)
-    clients.client.streams.append(asyncio.Queue())
+    clients.client.streams.append(CommandQueue())
     with pytest.raises(Rejected):
         async with renewals.end(CALLER, receipt):
             raise Rejected(Code.INTERNAL_SERVER_ERROR, "the disk is full")

@@ -145,7 +145,7 @@ class RouteCache:
             self._collect_brokers()
 
     def remove_old(self, now_ms: int, *, kept_ms: int) -> list[str]:
-        """Forget the routes that are older than `kept_ms`, once in that time; return their topics."""
+        """Forget routes that are older than `kept_ms`, once in that time; return their topics."""
         if now_ms - self._cleared_ms < kept_ms:
             return []
         self._cleared_ms = now_ms
