@@ -63,7 +63,10 @@ def answering(denying: str) -> Handler:
     }
 
     def answer(address: str, request: RemotingCommand) -> RemotingCommand:
-        is_of_group = request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        is_of_group = request.code in (
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        )
         if is_of_group and address in denying:
             return response_to(request, ResponseCode.SYSTEM_ERROR, remark=DENIED)
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
