@@ -510,19 +510,19 @@ async def test_stop_that_follows_a_cancelled_one_waits_for_the_handlers(
     seen: list[str] = []
     broker = RocketBroker(cluster.name_server)
 
-    @broker.subscriber("stopped_twice", group="GID_stopped", start="first")
+    @broker.subscriber("cut_short", group="GID_cut_short", start="first")
     async def take(body: str) -> None:
         begun.set()
         await may_end.wait()
         seen.append(body)
 
-    cluster.create_topic("stopped_twice")
+    cluster.create_topic("cut_short")
     await broker.start()
-    await broker.publish("x", "stopped_twice")
+    await broker.publish("x", "cut_short")
     await begun.wait()
     stop = asyncio.create_task(broker.stop())
     (subscriber,) = broker.subscribers
-    await until(lambda: subscriber._closing)  # type: ignore[attr-defined]
+    await until(lambda: subscriber._closing)
     stop.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stop
@@ -530,8 +530,8 @@ async def test_stop_that_follows_a_cancelled_one_waits_for_the_handlers(
     await broker.stop()
 
     assert seen == ["x"]
-    assert not [each for each in asyncio.all_tasks() if "GID_stopped" in each.get_name()]
-    await asyncio.to_thread(cluster.wait_until_consumed, "GID_stopped", "stopped_twice")
+    assert not [each for each in asyncio.all_tasks() if "GID_cut_short" in each.get_name()]
+    await asyncio.to_thread(cluster.wait_until_consumed, "GID_cut_short", "cut_short")
 
 
 async def test_broker_that_is_not_connected_says_so(cluster: InProcessCluster) -> None:
