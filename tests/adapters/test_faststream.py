@@ -19,7 +19,7 @@ from faststream.exceptions import (
 )
 from faststream.specification import AsyncAPI
 
-from sparrowmq import Admin, Message
+from sparrowmq import Admin, AsyncAdmin, Message
 from sparrowmq.adapters.faststream import (
     RocketBroker,
     RocketMessage,
@@ -480,6 +480,65 @@ async def test_stopped_broker_leaves_no_client_open_and_may_start_again(
     await broker.start()
     assert (await broker.publish("x", "orders")).queue.topic == "orders"
     await broker.stop()
+
+
+async def test_broker_that_is_started_again_has_one_member_of_each_group(
+    cluster: InProcessCluster,
+) -> None:
+    seen: list[str] = []
+    broker = RocketBroker(cluster.name_server)
+
+    @broker.subscriber("started_twice", group="GID_twice", start="first")
+    async def take(body: str) -> None:
+        seen.append(body)
+
+    cluster.create_topic("started_twice")
+    for _ in range(2):
+        await broker.start()
+        await broker.publish("x", "started_twice")
+    await until(lambda: len(seen) == 2)
+    async with AsyncAdmin(name_server=cluster.name_server) as admin:
+        assert len(await admin.consumer_ids("GID_twice")) == 1
+        await broker.stop()
+        assert not await admin.consumer_ids("GID_twice")
+
+
+async def test_stop_that_follows_a_cancelled_one_waits_for_the_handlers(
+    cluster: InProcessCluster,
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    seen: list[str] = []
+    broker = RocketBroker(cluster.name_server)
+
+    @broker.subscriber("cut_short", group="GID_cut_short", start="first")
+    async def take(body: str) -> None:
+        begun.set()
+        await may_end.wait()
+        seen.append(body)
+
+    cluster.create_topic("cut_short")
+    await broker.start()
+    await broker.publish("x", "cut_short")
+    await begun.wait()
+    stop = asyncio.create_task(broker.stop())
+    (subscriber,) = broker.subscribers
+    await until(lambda: subscriber._closing)
+    stop.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stop
+    asyncio.get_running_loop().call_soon(may_end.set)
+    await broker.stop()
+
+    assert seen == ["x"]
+    assert not [each for each in asyncio.all_tasks() if "GID_cut_short" in each.get_name()]
+    await asyncio.to_thread(cluster.wait_until_consumed, "GID_cut_short", "cut_short")
+
+
+async def test_broker_that_is_not_connected_says_so(cluster: InProcessCluster) -> None:
+    broker = RocketBroker(cluster.name_server)
+
+    with pytest.raises(UsageError, match="is not connected; await its start"):
+        await broker.publish("x", "orders")
 
 
 async def test_broker_sends_to_its_cluster_again_behind_a_test(broker: RocketBroker) -> None:

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -503,6 +504,8 @@ def test_what_cannot_be_sent_is_refused(call: Callable[[Any], object], words: st
         (lambda c: c.getmany(max_records=10), "did you mean count_max?"),
         (lambda c: c.search_offset(QUEUE, datetime.now(UTC)), "give milliseconds since 1970"),
         (lambda c: c.getmany(float("nan")), "count_max is nan; it must be a whole number"),
+        (lambda c: c.wait_assigned(float("nan")), "timeout_ms is nan; give whole milliseconds"),
+        (lambda c: c.pull(QUEUE, 0, suspend_ms=0.5), "suspend_ms is 0.5; give whole milliseconds"),
         (lambda c: c.unsubscribe(None), "the topic is None; it must be a text"),
         (lambda c: c.fetch_subscribe_queues(object), "the topic is <class 'object'>; it must be"),
     ],
@@ -514,6 +517,25 @@ def test_what_is_no_queue_or_offset_is_refused(call: Callable[[Any], object], wo
             call(made)
 
     assert said(caught.value, words)
+
+
+def test_wait_for_a_time_that_is_not_whole_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """With a `Decimal` the consumer's loop failed, and with it each call under way."""
+    with (
+        InProcessCluster() as cluster,
+        PushConsumer("G", name_server=cluster.name_server, listener=listener) as consumer,
+    ):
+        cluster.create_topic("T")
+        consumer.subscribe("T")
+        consumer.start()
+        wrong: list[Any] = [Decimal(1), float("nan"), 0.5]
+        for timeout_ms in wrong:
+            for wait in (consumer.wait_assigned, consumer.wait_idle):
+                with pytest.raises(UsageError, match=r"timeout_ms is .*; give whole milliseconds"):
+                    wait(timeout_ms)
+        assert consumer.wait_idle()
+
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
 @pytest.mark.parametrize(

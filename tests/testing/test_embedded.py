@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -216,6 +216,28 @@ def test_start_that_fails_or_is_interrupted_leaves_no_directory_and_no_process(
         _ = cluster.pid
 
 
+def test_cluster_that_starts_again_after_its_end_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cluster = EmbeddedCluster()
+    for _ in range(2):
+        with cluster:
+            assert list(tmp_path.iterdir()) == [cluster.data_dir]
+            assert cluster.data_dir.stat().st_mode & 0o077 == 0
+        assert not list(tmp_path.iterdir())
+
+
+def test_directory_that_cannot_be_had_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for data_dir in (tmp_path / "file", tmp_path / "file" / "below"):
+        with (
+            pytest.raises(ClusterFailed, match=rf"have their files in '{data_dir}': .*; give"),
+            EmbeddedCluster(data_dir),
+        ):
+            pytest.fail("the cluster started")
+
+
 def test_cluster_that_is_never_closed_leaves_no_directory_and_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +289,13 @@ def test_cluster_stays_on_its_directory_when_the_current_one_changes(
 def test_cluster_of_several_brokers_is_refused(options: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"--brokers.*has one broker"):
         EmbeddedCluster(options=options)
+
+
+def test_options_that_are_not_texts_are_refused() -> None:
+    wrong: list[Any] = ["--acl", ("--retention-hours", 1), (None,)]
+    for options in wrong:
+        with pytest.raises(ConfigError, match="it must be a tuple of texts"):
+            EmbeddedCluster(options=options)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two sockets have one port")

@@ -205,7 +205,8 @@ class _Producer(ProducerProto[PublishCommand]):
         )
 
     def _client(self) -> AsyncProducer:
-        assert self.client is not None, "the broker is not connected; start it first"
+        if self.client is None:
+            raise UsageError("this RocketBroker is not connected; await its start or connect first")
         return self.client
 
     async def _encode(self, cmd: PublishCommand, sent: Any) -> Message:
@@ -370,15 +371,24 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
         return {"topic": self._config.topic, "group": self._config.group, "message_id": message_id}
 
     async def start(self) -> None:
+        if self._consumer is not None:
+            # A second member would take queues from the first, which nobody would close.
+            return
         await super().start()
         self._post_start()
         if not self.calls:
             return
         config, settings = self._config, {**self._outer_config.client, **self._config.settings}
         listener = self._listen_in_order if settings.get("orderly") else self._listen
-        self._consumer = AsyncPushConsumer(config.group, listener=listener, **settings)
-        await self._consumer.subscribe(self.topic, config.expression)
-        await self._consumer.start()
+        self._consumer = consumer = AsyncPushConsumer(config.group, listener=listener, **settings)
+        try:
+            await consumer.subscribe(self.topic, config.expression)
+            await consumer.start()
+        except BaseException:
+            # The cause may be away at the next start.
+            self._consumer = None
+            await consumer.close()
+            raise
 
     async def stop(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -386,7 +396,8 @@ class _Subscriber(SubscriberUsecase[_Delivery]):
             self._closing = asyncio.create_task(consumer.close())
         # A handler that stops its subscriber cannot wait: the consumer closes when handlers end.
         if self._closing is not None and asyncio.current_task() not in self._listening:
-            await self._closing
+            # A stop that is cancelled leaves the consumer to close; the next one waits for its end.
+            await asyncio.shield(self._closing)
         await super().stop()
 
     async def _listen(self, messages: Sequence[MessageExt], context: ConsumeContext) -> None:

@@ -156,6 +156,15 @@ def check_timestamp(timestamp_ms: int) -> None:
         )
 
 
+def check_milliseconds(name: str, value: int) -> None:
+    """Raise a UsageError unless a time to wait is a whole number.
+
+    The loop of a client fails with a `Decimal`, and NaN is a time that is always over.
+    """
+    if not isinstance(value, int):
+        raise UsageError(f"{name} is {value!r}; give whole milliseconds, such as 1500")
+
+
 def refuse_awaitable(name: str, value: object) -> None:
     """Raise a UsageError if a user's plain function returned an awaitable."""
     if not inspect.isawaitable(value):

@@ -50,7 +50,7 @@ class EmbeddedCluster:
         tls: the context with which `create_topic` connects, if `options` make the servers speak
             TLS.
 
-    Raises: ConfigError for options with `--brokers`.
+    Raises: ConfigError for options that are not texts, or with `--brokers`.
     """
 
     def __init__(
@@ -62,6 +62,11 @@ class EmbeddedCluster:
         options: tuple[str, ...] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        if isinstance(options, str) or not all(isinstance(option, str) for option in options):
+            raise ConfigError(
+                f"options is {options!r}; it must be a tuple of texts, such as "
+                '("--retention-hours", "1")'
+            )
         if any(option.partition("=")[0] == "--brokers" for option in options):
             raise ConfigError(
                 "--brokers: an EmbeddedCluster has one broker; leave the option out, and "
@@ -132,9 +137,19 @@ class EmbeddedCluster:
         """
         if self._process is not None:
             raise UsageError("the embedded cluster runs already")
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        if self._temporary is not None and not self._temporary.remove.alive:
+            # `close` has removed the directory of the last start.
+            self._temporary = OwnDirectory()
+            self.data_dir = Path(self._temporary.name).absolute()
         self._hold_ports()
-        self._log = self.log_path.open("ab")
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self._log = self.log_path.open("ab")
+        except OSError as error:
+            raise ClusterFailed(
+                f"the servers cannot have their files in {str(self.data_dir)!r}: {error.strerror}; "
+                "give another data_dir"
+            ) from error
         command = [
             *(sys.executable, "-m", "sparrowmq.hosting", "--stop-with-stdin"),
             *("--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1])),

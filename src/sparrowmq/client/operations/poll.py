@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sparrowmq.calling.effects import Now, Operation, Sleep, Wait
-from sparrowmq.client.arguments import check_offset, check_queue, check_queues, check_timestamp
+from sparrowmq.client.arguments import (
+    check_milliseconds,
+    check_offset,
+    check_queue,
+    check_queues,
+    check_timestamp,
+)
 from sparrowmq.client.operations.administer import (
     committed_offset,
     queue_max_offset,
@@ -304,6 +310,7 @@ def pull_queue(
     queue = state.namespace.wrap_queue(check_queue(queue))
     check_offset(offset)
     _check_count(count_max)
+    check_milliseconds("suspend_ms", suspend_ms)
     subscription = parse_selection(queue.topic, expression, sub_version=0)
     header = make_pull_header(
         config.group,

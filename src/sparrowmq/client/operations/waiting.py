@@ -6,6 +6,7 @@ Tests: testing/test_embedded.py.
 from __future__ import annotations
 
 from sparrowmq.calling.effects import Now, Operation, Sleep
+from sparrowmq.client.arguments import check_milliseconds
 from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import max_offset
 from sparrowmq.client.subscriber import Subscriber
@@ -23,6 +24,7 @@ LOOK_MS = 20
 
 def wait_assigned(subscriber: Subscriber, *, timeout_ms: int) -> Operation[list[MessageQueue]]:
     """Wait until the member has queues and consumes each of them; [] if the time runs out."""
+    check_milliseconds("timeout_ms", timeout_ms)
     if subscriber.config.balance == "messages":
         raise UsageError('a consumer with balance="messages" has no queues to wait for')
     now_ms: int = yield Now()
@@ -74,6 +76,7 @@ def wait_idle(subscriber: Subscriber, *, timeout_ms: int) -> Operation[bool]:
     Returns: False if the time runs out first.
     Raises: RouteError, TransportError, BrokerError.
     """
+    check_milliseconds("timeout_ms", timeout_ms)
     now_ms: int = yield Now()
     deadline_ms = now_ms + timeout_ms
     if not (yield from wait_assigned(subscriber, timeout_ms=timeout_ms)):
