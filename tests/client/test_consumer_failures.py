@@ -352,7 +352,8 @@ def test_consumer_whose_process_was_stopped_says_so_and_goes_on(
         wait_until("the other message", lambda: seen == [b"before", b"after"])
 
     (line,) = [each for each in caplog.records if each.__dict__.get("event") == "stood_still"]
-    assert 10_000 <= line.__dict__["still_ms"] <= 15_500
+    # Longer by what a busy machine adds.
+    assert 10_000 <= line.__dict__["still_ms"] <= 25_000
     assert line.__dict__["call_count"] == 0
     assert "its process was stopped" in line.getMessage()
     assert "was lost" not in caplog.text

@@ -380,6 +380,7 @@ def test_callbacks_hear_of_queues_before_the_first_and_after_the_last_delivery(
     wait_until("all messages", lambda: sum(what == "message" for what, _ in heard) == 400)
     second.start()
     wait_until("balance of 4/4", lambda: counts([first, second]) == [4, 4])
+    wait_until("the revokes", lambda: sum(len(q) for what, q in heard if what == "revoke") == 4)
     first.close()
 
     for queue_id in range(8):
