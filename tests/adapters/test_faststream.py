@@ -521,7 +521,7 @@ async def test_stop_that_follows_a_cancelled_one_waits_for_the_handlers(
     await broker.publish("x", "cut_short")
     await begun.wait()
     stop = asyncio.create_task(broker.stop())
-    (subscriber,) = broker.subscribers
+    subscriber: Any = broker.subscribers[0]
     await until(lambda: subscriber._closing)
     stop.cancel()
     with pytest.raises(asyncio.CancelledError):

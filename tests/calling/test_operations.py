@@ -22,6 +22,7 @@ from sparrowmq.calling.effects import (
     Cancelled,
     Event,
     Oneway,
+    WaitingCalls,
     bounded,
     call,
     cancel,
@@ -727,7 +728,7 @@ def test_pool_exists_only_after_a_call(driver: Harness, serve: Callable[..., Fra
 
 
 def run_each(function: Callable[..., Any], *calls: Numbers) -> Any:
-    waiting = deque(calls)
+    waiting: deque[WaitingCalls] = deque(calls)
     while waiting:
         yield CallEach(function, waiting)
 
