@@ -146,6 +146,7 @@ class EmbeddedCluster:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             self._log = self.log_path.open("ab")
         except OSError as error:
+            _close(self._held)
             raise ClusterFailed(
                 f"the servers cannot have their files in {str(self.data_dir)!r}: {error.strerror}; "
                 "give another data_dir"

@@ -310,6 +310,9 @@ def _look_up(publisher: Publisher, topic: str) -> Operation[SparrowError | None]
         except TopicRouteNotFound:
             known = publisher.routes.find(topic)
             if known is not None and not known.is_template:
+                if known.publish_queues:
+                    # It is in use, and not to be taken for one that nobody uses any more.
+                    publisher.routes.keep(topic, (yield from now()))
                 raise
             template = yield from _find_template(publisher, topic, timeout_ms=timeout_ms)
             if template is None:
@@ -322,10 +325,6 @@ def _look_up(publisher: Publisher, topic: str) -> Operation[SparrowError | None]
         now_ms = yield from now()
         publisher.selector.forget(publisher.routes.remove_old(now_ms, kept_ms=UNUSED_ROUTE_MS))
     except SparrowError as error:
-        known = publisher.routes.find(topic)
-        if known is not None and known.publish_queues and not known.is_template:
-            # It is in use, and not to be taken for one that nobody uses any more.
-            publisher.routes.keep(topic, (yield from now()))
         return error
     finally:
         publisher.lookups.pop(topic, None)
