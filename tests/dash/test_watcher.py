@@ -12,6 +12,7 @@ import pytest
 from group_stage import GroupStage
 from large_cluster import cpu_s, large_cluster
 from live_page import Reader, reading
+from processor_time import python_start_s
 from sparrowmq.calling.async_driver import AsyncDriver
 from sparrowmq.calling.effects import Invoke, Oneway
 from sparrowmq.calling.scheduler import Waiter
@@ -76,7 +77,8 @@ async def test_overview_of_thousands_of_groups_takes_few_requests_and_less_than_
         taken = [await take() for _ in range(3)]
         _, overview, page = taken[-1]
 
-        assert min(seconds for seconds, _, _ in taken) < 1.0
+        # A second of a machine on which Python starts in 0.08 s.
+        assert min(seconds / python_start_s() for seconds, _, _ in taken) < 12
         # Of the groups that are asked for, each is asked for its members and for what waits.
         assert 2 < driver.counts[cluster.broker] <= 8 + 2 * GROUPS_ASKED_MAX
         assert len(overview.groups[0].members or ()) == MEMBERS
