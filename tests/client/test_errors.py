@@ -29,6 +29,7 @@ import pytest
 from certificates import Certificates
 from commands import Commands
 from hostile import HANG_UP, HostileCluster
+from signals import wait_asleep
 from sparrowmq import (
     Admin,
     AsyncProducer,
@@ -604,6 +605,7 @@ def test_ctrl_c_ends_the_consumer_of_the_readme_without_a_traceback(
         assert process.stdout is not None
         while process.stdout.readline() not in {b"ready\n", b""}:
             pass
+        wait_asleep(process.pid)
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=60)
 
