@@ -633,8 +633,9 @@ def test_group_list_has_the_members_of_every_group(
 
     rows = smq.json("group", "ls")
 
-    assert len(rows) > GROUPS_ASKED_MAX
-    assert None not in {row["member_count"] for row in rows}
+    # The cluster has groups of other tests, whose consumers may only pop.
+    counts = [row["member_count"] for row in rows if row["group"].startswith("GID_many_")]
+    assert counts == [0] * (GROUPS_ASKED_MAX + 1)
 
 
 def test_lag_of_a_group_is_shown_by_topic_and_failed_messages_apart(
