@@ -7,6 +7,7 @@ import ctypes
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
@@ -336,6 +337,7 @@ def test_consumer_whose_process_was_stopped_says_so_and_goes_on(
     leaping: LeapingClock,
 ) -> None:
     seen: list[bytes] = []
+    begun_s = time.monotonic()
     with PushConsumer(
         group,
         topic,
@@ -352,8 +354,9 @@ def test_consumer_whose_process_was_stopped_says_so_and_goes_on(
         wait_until("the other message", lambda: seen == [b"before", b"after"])
 
     (line,) = [each for each in caplog.records if each.__dict__.get("event") == "stood_still"]
-    # Longer by what a busy machine adds.
-    assert 10_000 <= line.__dict__["still_ms"] <= 25_000
+    # It may have stood still for real, too.
+    longest_ms = 15_000 + (time.monotonic() - begun_s) * 1_000
+    assert 10_000 <= line.__dict__["still_ms"] <= longest_ms
     assert line.__dict__["call_count"] == 0
     assert "its process was stopped" in line.getMessage()
     assert "was lost" not in caplog.text

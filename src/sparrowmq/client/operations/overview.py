@@ -28,11 +28,7 @@ from sparrowmq.client.operations.groups import GROUPS_AT_ONCE, look_at_groups
 from sparrowmq.client.operations.offsets import topic_offsets
 from sparrowmq.client.operations.request import ask, decode_answer
 from sparrowmq.client.operations.routes import BrokerAt, find_brokers
-from sparrowmq.client.operations.snapshot import (
-    Connections,
-    count_dead_letters,
-    look_at_connections,
-)
+from sparrowmq.client.operations.snapshot import count_dead_letters, find_connections
 from sparrowmq.client.operations.topics import all_topic_configs
 from sparrowmq.client.operations.waiting_messages import TOPICS_ASKED_MAX, find_waits
 from sparrowmq.doctor.group_snapshot import (
@@ -472,7 +468,9 @@ def _ask_about(
     counts these. Of a group without members, add the failed ones, which came once they had left.
     """
     answering = [view.broker.address for view in views if not view.broker.failure]
-    connections = yield from _find_connections(directory, answering, group.group)
+    connections = yield from find_connections(
+        answering, group.group, timeout_ms=directory.timeout_ms
+    )
     topic, found = dlq_topic(group.group), list[DeadLetterCount]()
     keeping = [view.broker.address for view in views if topic in view.topics]
     for address in keeping:
@@ -534,19 +532,6 @@ def _look_at_ends(
             ]
             if queues:
                 found[topic] = _sum_up(topic, queues)
-    return found
-
-
-def _find_connections(
-    directory: Directory, addresses: Sequence[str], group: str
-) -> Operation[Connections | None]:
-    """Return a group's connections from the first broker that has any; None if none answers."""
-    found: Connections | None = None
-    for address in addresses:
-        with suppress(SparrowError):
-            found = yield from look_at_connections(address, group, timeout_ms=directory.timeout_ms)
-            if found.connection_set:
-                return found
     return found
 
 

@@ -10,7 +10,6 @@ Source: DefaultMQAdminExtImpl.resetOffsetByTimestamp, Broker2Client.resetOffset.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,10 +26,10 @@ from sparrowmq.client.operations.gather import gather
 from sparrowmq.client.operations.offsets import commit_all
 from sparrowmq.client.operations.request import ask
 from sparrowmq.client.operations.routes import check_queues, find_brokers, get_master_address
-from sparrowmq.client.operations.snapshot import look_at_connections
+from sparrowmq.client.operations.snapshot import find_connections
 from sparrowmq.client.route_cache import is_static
 from sparrowmq.doctor.group_snapshot import BROADCASTING
-from sparrowmq.errors import SparrowError, UsageError
+from sparrowmq.errors import UsageError
 from sparrowmq.model import MessageQueue
 from sparrowmq.model.spelling import spell_queue
 from sparrowmq.protocol.codes import RequestCode
@@ -235,13 +234,13 @@ def apply_reset(directory: Directory, plan: ResetPlan) -> Operation[None]:
 
 def _is_broadcasting(directory: Directory, group: str) -> Operation[bool]:
     """Return whether the first broker that knows a member says that the group is BROADCASTING."""
-    timeout_ms, name = directory.timeout_ms, directory.namespace.wrap(group)
-    for broker in (yield from find_brokers(directory.name_servers, timeout_ms=timeout_ms)):
-        with suppress(SparrowError):
-            found = yield from look_at_connections(broker.address, name, timeout_ms=timeout_ms)
-            if found.connection_set:
-                return found.message_model == BROADCASTING
-    return False
+    brokers = yield from find_brokers(directory.name_servers, timeout_ms=directory.timeout_ms)
+    found = yield from find_connections(
+        [broker.address for broker in brokers],
+        directory.namespace.wrap(group),
+        timeout_ms=directory.timeout_ms,
+    )
+    return found is not None and found.message_model == BROADCASTING
 
 
 def _change_of(lag: QueueLag, after: int, first: int) -> QueueReset:

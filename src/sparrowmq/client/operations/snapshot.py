@@ -9,6 +9,7 @@ snapshot goes on, since snapshots are taken of sick clusters. Tests: doctor/test
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -292,7 +293,7 @@ def _look_at_broker(
     try:
         cid_all = yield from _listed_ids(broker.address, group, timeout_ms=timeout_ms)
         answer_ms = (yield from now()) - asked_ms
-        connections = yield from look_at_connections(broker.address, group, timeout_ms=timeout_ms)
+        connections = yield from _connections(broker.address, group, timeout_ms=timeout_ms)
         stats = yield from group_stats(broker.address, group, timeout_ms=timeout_ms)
         progress, changes = progress_of(stats), _changes_of(stats)
         is_popped = bool(stats.sparrowmq_is_popped)
@@ -510,7 +511,7 @@ def _listed_ids(address: str, group: str, *, timeout_ms: int) -> Operation[tuple
         raise
 
 
-def look_at_connections(address: str, group: str, *, timeout_ms: int) -> Operation[Connections]:
+def _connections(address: str, group: str, *, timeout_ms: int) -> Operation[Connections]:
     """Return a group's connections at one broker; empty without members.
 
     Raises: ConnectFailed, TransportError; BrokerError, for example if access is denied.
@@ -524,6 +525,19 @@ def look_at_connections(address: str, group: str, *, timeout_ms: int) -> Operati
             return Connections()
         raise
     return decode_answer(Connections, reply, address)
+
+
+def find_connections(
+    addresses: Iterable[str], group: str, *, timeout_ms: int
+) -> Operation[Connections | None]:
+    """Return a group's connections from the first broker that has any; None if none answers."""
+    found: Connections | None = None
+    for address in addresses:
+        with suppress(SparrowError):
+            found = yield from _connections(address, group, timeout_ms=timeout_ms)
+            if found.connection_set:
+                return found
+    return found
 
 
 def count_dead_letters(address: str, group: str, *, timeout_ms: int) -> Operation[DeadLetterCount]:
